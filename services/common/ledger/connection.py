@@ -1,0 +1,132 @@
+"""Connections to Redis: bounded in time, never retried underneath, errors in words that name the fix."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from redis import ConnectionPool, Redis
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import Redis as AsyncRedis
+from redis.backoff import EqualJitterBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
+from redis.maint_notifications import MaintNotificationsConfig
+
+from services.common.ledger.config import LedgerConfig
+
+LEDGER_ERRORS = (RedisError, OSError)
+"""What a call to Redis may raise while Redis is away, refuses, or is not what it should be."""
+
+
+def connect(config: LedgerConfig) -> Redis:
+    """A blocking client with one connection; connects at its first command."""
+    return Redis.from_pool(ConnectionPool.from_url(_require_url(config), max_connections=1, **_options(config)))
+
+
+def connect_async(config: LedgerConfig, max_connections: int) -> AsyncRedis:
+    """An asyncio client; connects at its first command."""
+    pool = AsyncConnectionPool.from_url(_require_url(config), max_connections=max_connections, **_options(config))
+    return AsyncRedis.from_pool(pool)
+
+
+class Backoff:
+    """Delays between attempts that never end: exponential with jitter, at most ``cap_s`` seconds."""
+
+    def __init__(self, base_s: float = 0.05, cap_s: float = 1.0) -> None:
+        self._delays = EqualJitterBackoff(cap=cap_s, base=base_s)
+        self._failures = 0
+
+    def failed(self) -> float:
+        """Counts a failure; returns the seconds to wait before the next attempt."""
+        # The library computes base * 2**failures, which overflows a float after a night of failures.
+        self._failures = min(self._failures + 1, 16)
+        return float(self._delays.compute(self._failures))
+
+    def succeeded(self) -> None:
+        """The next failure starts from the shortest delay again."""
+        self._failures = 0
+
+
+def explain(error: BaseException) -> str:
+    """What is wrong with Redis, and what to do where waiting does not help."""
+    text = str(error) or type(error).__name__
+    for kinds, advice in _ADVICE:
+        if isinstance(error, kinds):
+            return f"{advice} ({text})"
+    return text
+
+
+_ADVICE: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+    # MovedError is an AskError.
+    (
+        (AskError, ClusterDownError, ClusterCrossSlotError),
+        "this is a node of a Redis Cluster, which the ledger does not speak; name a single Redis server",
+    ),
+    ((AuthenticationError,), "Redis refuses the user or password; check username and password_file"),
+    ((NoPermissionError,), "the Redis user may not do this; docs/ledger.md lists the rights it needs"),
+    ((ReadOnlyError,), "this is a read-only copy; name the primary Redis server"),
+    ((OutOfMemoryError,), "Redis is out of memory"),
+    ((BusyLoadingError,), "Redis is still loading its data"),
+)
+
+
+def _require_url(config: LedgerConfig) -> str:
+    if config.url is None:
+        raise ValueError("the ledger is not configured: url is null")
+    return config.url
+
+
+def _options(config: LedgerConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "socket_timeout": config.command_timeout_s,
+        "socket_connect_timeout": config.connect_timeout_s,
+        "socket_keepalive": True,
+        "decode_responses": True,
+        "encoding_errors": "replace",
+        # No greetings that only newer servers understand; replies as lists on every version.
+        "protocol": 2,
+        "driver_info": None,
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
+    if config.password_file is not None:
+        options["credential_provider"] = _PasswordFile(config.password_file, config.username)
+    elif config.username is not None:
+        options["username"] = config.username
+    if config.uses_tls:
+        options["ssl_ca_certs"] = _path(config.tls_ca_file)
+        options["ssl_certfile"] = _path(config.tls_cert_file)
+        options["ssl_keyfile"] = _path(config.tls_key_file)
+    return options
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+class _PasswordFile(CredentialProvider):
+    """Reads the password at every connect."""
+
+    def __init__(self, path: Path, username: str | None) -> None:
+        self._path = path
+        self._username = username
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise AuthenticationError(f"cannot read password_file {self._path}: {error}") from error
+        password = lines[0] if lines else ""
+        return (password,) if self._username is None else (self._username, password)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return await asyncio.to_thread(self.get_credentials)

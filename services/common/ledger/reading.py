@@ -1,0 +1,86 @@
+"""Reads the ledger's live replicas: what ``lua/read.lua`` answers, as plain values.
+
+What is in Redis may have been written by another version or by hand: an entry that makes no sense is left out and
+named in the log, and the others are read.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from redis.asyncio import Redis as AsyncRedis
+
+from services.common.ledger import scripts
+from services.common.ledger.config import LedgerConfig
+from services.common.ledger.connection import LEDGER_ERRORS, connect_async, explain
+from services.common.ledger.schema import FleetKeys
+from services.common.ledger.types import LedgerReplica, LedgerRow, LedgerUnavailableError, Reservation
+
+_log = logging.getLogger(__name__)
+
+
+class LedgerReader:
+    """Reads all replicas of a fleet in one round trip."""
+
+    def __init__(self, client: AsyncRedis, fleet: str) -> None:
+        self._keys = FleetKeys(fleet)
+        self._script = client.register_script(scripts.load_read())
+
+    async def read(self, *, detailed: bool) -> list[LedgerRow]:
+        """Live replicas by id; requests and reservations only if ``detailed``. Raises ``LEDGER_ERRORS``."""
+        reply = await self._script(keys=[self._keys.index], args=[self._keys.prefix, int(detailed)])
+        return list(parse_reply(reply))
+
+
+async def read_ledger(config: LedgerConfig) -> list[LedgerRow]:
+    """All that the ledger has, for people and checks. Raises ``LedgerUnavailableError``."""
+    if not config.enabled:
+        raise LedgerUnavailableError("no ledger is configured (ledger.url is null)")
+    try:
+        async with connect_async(config, max_connections=1) as client:
+            return await LedgerReader(client, config.fleet).read(detailed=True)
+    except LEDGER_ERRORS as error:
+        raise LedgerUnavailableError(f"cannot read the ledger at {config.place}: {explain(error)}") from error
+
+
+def parse_reply(reply: Sequence[Any]) -> Iterator[LedgerRow]:
+    """Rows of the read script's answer, by replica id."""
+    now_ms, rows = reply
+    for replica_id, fields, expired, held, reservations in sorted(rows, key=lambda row: str(row[0])):
+        # Between the expiry of an entry's hash and that of its name there may be a millisecond.
+        if not fields:
+            continue
+        try:
+            yield LedgerRow(
+                replica=_replica(str(replica_id), _pairs(fields), int(now_ms), int(expired)),
+                held_requests={request: int(blocks) for request, blocks in _pairs(held).items()},
+                reservations=tuple(_reservations(reservations, int(now_ms))),
+            )
+        except (KeyError, ValueError) as error:
+            _log.warning("ledger: entry of replica %r is not readable: %r", replica_id, error)
+
+
+def _pairs(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _replica(replica_id: str, fields: dict[str, str], now_ms: int, expired: int) -> LedgerReplica:
+    return LedgerReplica(
+        replica_id=replica_id,
+        generation=int(fields["generation"]),
+        address=fields["address"],
+        total=int(fields["total"]),
+        free=int(fields["free"]),
+        held=int(fields["held"]),
+        # Expired reservations stay in the sum until the next writing script sweeps them.
+        reserved=int(fields["reserved"]) - expired,
+        forecast_peak=int(fields["forecast_peak"]),
+        running=int(fields["running"]),
+        waiting=int(fields["waiting"]),
+        heartbeat_age_s=max(0, now_ms - int(fields["heartbeat"])) / 1000,
+    )
+
+
+def _reservations(flat: Sequence[str], now_ms: int) -> Iterator[Reservation]:
+    for reservation_id, expiry_ms, blocks in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        yield Reservation(reservation_id, int(blocks), (float(expiry_ms) - now_ms) / 1000)
