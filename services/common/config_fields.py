@@ -1,5 +1,6 @@
 """What a configuration model knows of itself: names at a place, and its documentation as text for ``--help``."""
 
+import json
 import types
 from collections.abc import Iterator
 from typing import Any, Union, get_args, get_origin
@@ -28,10 +29,9 @@ def field_help(model: type[BaseModel]) -> str:
 
 def _field_lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        inner = next(iter(_models_in(field.annotation)), None)
         documentation = " ".join((field.description or "").split())
         yield f"  {prefix}{name}{_default(field)}: {documentation}"
-        if inner is not None:
+        for inner in _models_in(field.annotation):
             yield from _field_lines(inner, f"{prefix}{name}{_container(field.annotation)}.")
 
 
@@ -40,7 +40,7 @@ def _default(field: FieldInfo) -> str:
         return " (required)"
     if field.default is PydanticUndefined or isinstance(field.default, BaseModel):
         return ""
-    return f" [{'null' if field.default is None else field.default}]"
+    return f" [{json.dumps(field.default, default=str)}]"
 
 
 def _container(annotation: Any) -> str:

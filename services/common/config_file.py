@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -71,13 +71,9 @@ def parse_service_args(prog: str, model: type[M], argv: Sequence[str] | None = N
 
 
 def _describe(document: YamlDocument, model: type[BaseModel], detail: ErrorDetails) -> str:
-    location = tuple(part for part in detail["loc"] if not _is_union_tag(part, document.data))
+    location = document.locate(detail["loc"], is_missing=detail["type"] == "missing")
     field = ".".join(str(part) for part in location) or "(file)"
     return f"{document.where(location)}: {field}: {_problem(model, detail, location)}"
-
-
-def _is_union_tag(part: int | str, _data: Any) -> bool:
-    return isinstance(part, str) and ("[" in part or "(" in part)
 
 
 def _problem(model: type[BaseModel], detail: ErrorDetails, location: tuple[int | str, ...]) -> str:

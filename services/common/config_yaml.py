@@ -13,6 +13,8 @@ from services.common.errors import ConfigError
 Location = tuple[int | str, ...]
 
 MAX_CONFIG_BYTES = 4 * 2**20
+MAX_NESTING = 32
+MAX_FIELDS = 100_000
 
 
 @dataclass(slots=True)
@@ -24,6 +26,23 @@ class YamlDocument:
     lines: dict[Location, int]
     overridden: dict[Location, str] = field(default_factory=dict)
     """The text of the ``--set`` that each overridden location came from."""
+
+    def locate(self, path: Location, *, is_missing: bool) -> Location:
+        """A validator's path without the parts that are no place in the file, such as the names of union members.
+
+        ``is_missing`` keeps the last part, which then names a field that the file lacks.
+        """
+        node: Any = self.data
+        found: list[int | str] = []
+        for part in path:
+            if isinstance(node, dict) and part in node:
+                node = node[str(part)]
+            elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+                node = node[part]
+            else:
+                continue
+            found.append(part)
+        return (*found, path[-1]) if is_missing else tuple(found)
 
     def where(self, location: Location) -> str:
         """``file:line`` of a field, or of the nearest parent that is in the file; ``--set ...`` when overridden."""
@@ -106,19 +125,30 @@ def _parse(content: bytes, source: str) -> Any:
 
 def _plain(node: Any, location: Location, lines: dict[Location, int]) -> Any:
     """Plain Python values of a parsed tree; fills ``lines`` with each location's line, from 1."""
+    if len(location) > MAX_NESTING or len(lines) > MAX_FIELDS:
+        raise ConfigError(
+            f"{'.'.join(map(str, location[:4]))}: nested deeper than {MAX_NESTING} levels or more than "
+            f"{MAX_FIELDS} fields; does an alias contain itself?"
+        )
     if isinstance(node, CommentedMap):
         plain = {}
         for key, value in node.items():
             child = (*location, str(key))
-            if node.lc.data is not None and key in node.lc.data:
-                lines[child] = node.lc.key(key)[0] + 1
+            # A merged key (<<) has no line of its own; its parent's is shown.
+            lines[child] = _line_of(node.lc.data, key) or lines.get(location, 1)
             plain[str(key)] = _plain(value, child, lines)
         return plain
     if isinstance(node, CommentedSeq):
         for index in range(len(node)):
-            lines[(*location, index)] = node.lc.item(index)[0] + 1
+            lines[(*location, index)] = _line_of(node.lc.data, index) or lines.get(location, 1)
         return [_plain(value, (*location, index), lines) for index, value in enumerate(node)]
     return _scalar(node)
+
+
+def _line_of(positions: dict[Any, list[int]] | None, key: Any) -> int | None:
+    """From the loader's table of line and column, both from 0."""
+    position = (positions or {}).get(key)
+    return position[0] + 1 if position else None
 
 
 def _scalar(node: Any) -> Any:
