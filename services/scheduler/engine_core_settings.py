@@ -8,19 +8,17 @@ subclass, the executor and the plugin read them back with ``EngineCoreSettings.f
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from services.common.config import ClientTlsConfig, TelemetryConfig
+from services.common.config import ClientTlsConfig, ConfigModel, TelemetryConfig
 from services.common.ledger import LedgerConfig
 
 ADDITIONAL_CONFIG_KEY = "forerun"
 """Where the settings sit in vLLM's ``additional_config``."""
 
 
-class EngineCoreSettings(BaseModel):
+class EngineCoreSettings(ConfigModel):
     """Everything Forerun's code inside the engine-core process needs to know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     replica_id: str
     """Names the replica in the ledger, metrics and spans."""
@@ -34,6 +32,8 @@ class EngineCoreSettings(BaseModel):
     """host:port for torch.distributed, opened by pipeline rank 0, tensor rank 0; empty: chosen by that stage."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages; None: plain text, loopback only."""
+    stage_allow_plaintext: bool = False
+    """True: plain text to stages on other machines too."""
     step_timeout_s: float = Field(default=300.0, gt=0)
     """A step without an answer for this long fails the engine."""
     ledger: LedgerConfig

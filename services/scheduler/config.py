@@ -1,0 +1,113 @@
+"""Configuration of one scheduler process: one replica's front and its engine."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
+from services.common.ledger import LedgerConfig
+
+
+class FakeEngineConfig(ConfigModel):
+    """The engine without a model: deterministic text, real queues and block accounting. For tests and trials."""
+
+    step_time_s: float = Field(default=0.01, ge=0)
+    """Seconds a step takes, whatever its batch."""
+    start_time_s: float = Field(default=0.0, ge=0)
+    """Seconds until the engine is ready."""
+    total_blocks: int = Field(default=1024, ge=1)
+    """KV blocks in all."""
+    block_size_tokens: int = Field(default=16, ge=1)
+    """Tokens a KV block holds."""
+    max_num_seqs: int = Field(default=8, ge=1)
+    """Sequences that run at once."""
+    prefill_tokens_per_step: int = Field(default=2048, ge=1)
+    """Prompt tokens of one sequence that a step takes."""
+    max_model_len: int = Field(default=8192, ge=2)
+    """Context length in tokens."""
+    vocab_size: int = Field(default=49152, ge=256)
+    """Token ids are 0 to this, exclusive."""
+    mean_answer_tokens: int = Field(default=64, ge=1)
+    """Answers that nothing else ends stop by themselves after 1 to twice this many tokens."""
+    fail_start: bool = False
+    """True: the engine does not start."""
+    die_after_tokens: int | None = Field(default=None, ge=0)
+    """The engine dies when it has emitted this many tokens. Null: never."""
+    stall_after_tokens: int | None = Field(default=None, ge=0)
+    """The engine stands still once, when it has emitted this many tokens. Null: never."""
+    stall_s: float = Field(default=5.0, ge=0)
+    """Seconds that it stands still."""
+
+    @model_validator(mode="after")
+    def _check_pool(self) -> Self:
+        if self.total_blocks * self.block_size_tokens < self.max_model_len:
+            raise ValueError(
+                f"total_blocks * block_size_tokens = {self.total_blocks * self.block_size_tokens} tokens do not hold "
+                f"one request of max_model_len = {self.max_model_len}; raise the former or lower the latter"
+            )
+        return self
+
+
+class SchedulerConfig(ConfigModel):
+    """One replica."""
+
+    replica_id: str = Field(default="replica-0", pattern=r"^[A-Za-z0-9_.:-]{1,64}$")
+    """Names the replica in the ledger, metrics, spans and the router's list. Unique among replicas."""
+    server: ServerConfig = ServerConfig()
+    """The door for routers."""
+    advertise: Address | None = None
+    """host:port under which routers reach this process. Null: ``server.listen`` with the port taken."""
+    engine: Literal["vllm", "fake"] = "vllm"
+    """The real engine, or the one without a model."""
+    model: str = "fake"
+    """Path or Hugging Face id. Routers load the tokenizer from it."""
+    served_model_names: list[str] = Field(default_factory=list)
+    """Names that requests may use. Empty: ``model``."""
+    stages: list[list[Address]] = Field(default_factory=list)
+    """host:port of each stage process: one row a pipeline stage, one column a tensor-parallel rank. Empty: vLLM's
+    own executor runs the model beside the engine core, for a single device."""
+    stage_tls: ClientTlsConfig | None = None
+    """How to reach the stages. Null: plain text."""
+    stage_allow_plaintext: bool = False
+    """True: plain text to stages on other machines too."""
+    rendezvous: Address | None = None
+    """host:port of torch.distributed on the first stage's machine. Null: the first stage's host and a free port."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """vLLM engine arguments by their EngineArgs field names, for example max_num_seqs, max_model_len, dtype."""
+    engine_metrics_listen: Address | None = None
+    """host:port of the engine-core process's own Prometheus page. Null: none."""
+    ledger: LedgerConfig = LedgerConfig()
+    """Where KV blocks are accounted for routers."""
+    telemetry: TelemetryConfig = TelemetryConfig()
+    """Traces and logs."""
+    max_queued_requests: int = Field(default=64, ge=0)
+    """Sequences that may wait beyond those that run (max_num_seqs); more are refused at once."""
+    session_event_buffer: int = Field(default=4096, ge=16)
+    """Events held for one router; beyond this, deltas that it has not read yet are merged."""
+    session_buffer_bytes: int = Field(default=64 * 2**20, ge=2**16)
+    """Estimated bytes of events held for one router; beyond this its session is closed and its requests end."""
+    hello_timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds a new session has to say hello."""
+    step_timeout_s: float = Field(default=300.0, gt=0)
+    """A step that takes longer fails the engine."""
+    stall_after_s: float = Field(default=5.0, gt=0)
+    """A stage that does not answer its health check for this long makes the replica STALLED."""
+    fake: FakeEngineConfig = FakeEngineConfig()
+    """The engine without a model, with ``engine: fake``."""
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names that requests may use; never empty."""
+        return tuple(self.served_model_names) or (self.model,)
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        widths = {len(row) for row in self.stages}
+        if len(widths) > 1 or widths == {0}:
+            raise ValueError("stages: every pipeline stage needs the same number (at least one) of tensor ranks")
+        addresses = [address for row in self.stages for address in row]
+        if repeated := sorted({address for address in addresses if addresses.count(address) > 1}):
+            raise ValueError(f"stages: {', '.join(repeated)} occurs more than once; each rank is its own process")
+        if self.stages and self.engine == "fake":
+            raise ValueError("stages: the fake engine has none; remove them or set engine: vllm")
+        return self
