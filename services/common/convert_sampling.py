@@ -1,5 +1,6 @@
 """Sampling options to protobuf and back, with vLLM's defaults for whatever is absent on the wire."""
 
+from dataclasses import replace
 from typing import Any
 
 from forerun.inference.v1 import sampling_pb2
@@ -54,6 +55,9 @@ def sampling_to_proto(options: SamplingOptions) -> sampling_pb2.SamplingParams:
     Raises ``ValueError`` for numbers that the wire cannot hold: validate first.
     """
     message = sampling_pb2.SamplingParams()
+    if options.top_k == -1:
+        # vLLM's other spelling of "all tokens".
+        options = replace(options, top_k=0)
     for name in _PLAIN_FIELDS:
         value = getattr(options, name)
         if value is not None and value != getattr(DEFAULTS, name):

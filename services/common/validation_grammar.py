@@ -38,9 +38,12 @@ def validate_structured_output(output: StructuredOutput) -> None:
 
 
 def parse_json(field: str, text: str) -> Any:
-    """The parsed value. Raises ``RequestEndedError`` for what is not JSON (NaN and Infinity are not)."""
+    """The parsed value. Raises ``RequestEndedError`` for what is not JSON (NaN and Infinity are not).
+
+    Integers must fit 64 bits, as they travel on as msgpack.
+    """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=_int64)
     except RecursionError:
         raise invalid(field, "is nested too deeply") from None
     except ValueError as error:
@@ -49,6 +52,12 @@ def parse_json(field: str, text: str) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON value")
+
+
+def _int64(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError("integers must fit 64 bits")
+    return int(digits)
 
 
 def _check_json(field: str, text: str, max_nesting: int, kinds: tuple[type, ...]) -> None:
