@@ -1,0 +1,290 @@
+"""vLLM's executor over Forerun's stage workers: every step becomes one plan, streamed to all stages at once.
+
+Lives in vLLM's engine-core process. Relies on (vLLM 0.32): ``execute_model(plan, non_block)`` and the
+``sample_tokens(grammar, non_block)`` that follows it adjacently, except that with a deferred grammar
+(``pending_structured_output_tokens``) the previous step's output is processed in between; and
+``collective_rpc`` with the method names in ``_METHODS`` during start-up.
+
+A plan waits for ``sample_tokens`` so that plan and grammar travel in one message; only a deferred grammar is sent
+on its own. The engine blocks on futures, never spins.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import structlog
+from forerun.stage.v1 import service_pb2 as pb
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, DraftTokenIds, ModelRunnerOutput
+
+from services.common import vllm_codec, vllm_setup_codec
+from services.common.errors import ConfigError
+from services.common.fingerprint import fingerprint
+from services.common.process import die_with_parent
+from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
+from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.scheduler.stage_links import StageLinkOptions, StageLinks, StageLostError
+
+_CONNECT_TIMEOUT_S = 120.0
+_CALL_TIMEOUT_S = 900.0
+_WATCH_INTERVAL_S = 1.0
+
+_METHODS: dict[str, "pb.WorkerMethod.ValueType"] = {
+    "get_kv_cache_spec": pb.WORKER_METHOD_GET_KV_CACHE_SPEC,
+    "get_supported_kv_cache_layouts": pb.WORKER_METHOD_GET_SUPPORTED_KV_CACHE_LAYOUTS,
+    "set_kv_cache_layout": pb.WORKER_METHOD_SET_KV_CACHE_LAYOUT,
+    "determine_available_memory": pb.WORKER_METHOD_DETERMINE_AVAILABLE_MEMORY,
+    "initialize_from_config": pb.WORKER_METHOD_INITIALIZE_FROM_CONFIG,
+    "compile_or_warm_up_model": pb.WORKER_METHOD_COMPILE_OR_WARM_UP_MODEL,
+    "get_supported_tasks": pb.WORKER_METHOD_GET_SUPPORTED_TASKS,
+    "update_max_model_len": pb.WORKER_METHOD_UPDATE_MAX_MODEL_LEN,
+    "reset_mm_cache": pb.WORKER_METHOD_RESET_MM_CACHE,
+    "reset_encoder_cache": pb.WORKER_METHOD_RESET_ENCODER_CACHE,
+    "supports_draft_weight_updates": pb.WORKER_METHOD_SUPPORTS_DRAFT_WEIGHT_UPDATES,
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class GrpcExecutor(Executor):
+    """Drives PP × TP stage processes; ranks are pipeline-major as in vLLM."""
+
+    supports_pp = True
+
+    def _init_executor(self) -> None:
+        die_with_parent()
+        self._settings = EngineCoreSettings.from_additional_config(self.vllm_config.additional_config)
+        self._refuse_unsupported()
+        self._step = 0
+        self._held: pb.ExecuteRequest | None = None
+        self._awaiting_grammar = False
+        self._pending: dict[int, tuple[float, Future[ModelRunnerOutput]]] = {}
+        self._failure: StageLostError | None = None
+        self._on_failure: Callable[[], None] | None = None
+        addresses = [address for ranks in self._settings.stages for address in ranks]
+        self._output_rank = len(addresses) - len(self._settings.stages[-1])
+        self._links = StageLinks(addresses, self._link_options(), self._on_reply, self._fail)
+        try:
+            self._configure()
+            self._call_all(pb.WORKER_METHOD_LOAD, [[] for _ in addresses])
+        except BaseException:
+            self._links.close()
+            raise
+        self._links.call_periodically(_WATCH_INTERVAL_S, self._watch)
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,  # noqa: ARG002  vLLM passes it; every call here has a bound of its own
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+    ) -> Any:
+        """One of the closed list of worker methods on every rank; results by rank.
+
+        Raises:
+            NotImplementedError: the method is not on the list; arbitrary callables never are.
+            StageLostError: a stage failed.
+        """
+        if method == "shutdown":
+            return self._links.close()
+        if not isinstance(method, str) or method not in _METHODS or kwargs:
+            raise NotImplementedError(f"Forerun's stages do not offer the worker method {method!r}")
+        by_rank = [list(args)] * self.parallel_config.world_size
+        if method == "initialize_from_config":
+            by_rank = [[config] for config in args[0]]
+        results = self._call_all(_METHODS[method], by_rank)
+        if not non_block:
+            return results
+        future: Future[Any] = Future()
+        future.set_result(results)
+        return future
+
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, non_block: bool = False
+    ) -> Future[ModelRunnerOutput | None] | ModelRunnerOutput | None:
+        """Plans one step. None (a resolved future of it) tells the engine that ``sample_tokens`` must follow."""
+        self._raise_failure()
+        if not scheduler_output.total_num_scheduled_tokens:
+            # Stages only have to hear who has finished; nothing waits for their answer.
+            if scheduler_output.finished_req_ids:
+                self._links.send(self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_NONE))
+            return _resolved(EMPTY_MODEL_RUNNER_OUTPUT, non_block)
+        if scheduler_output.pending_structured_output_tokens:
+            self._links.send(self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_LATER))
+            self._awaiting_grammar = True
+        else:
+            self._held = self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_NOW)
+        return _resolved(None, non_block)
+
+    def sample_tokens(
+        self, grammar_output: GrammarOutput | None, non_block: bool = False
+    ) -> Future[ModelRunnerOutput] | ModelRunnerOutput:
+        """Sends the step planned last; its output comes when the last stage has sampled."""
+        self._raise_failure()
+        future: Future[ModelRunnerOutput] = Future()
+        self._pending[self._step] = (time.monotonic(), future)
+        # Once more: a loss between the check above and this line has not seen this future.
+        self._raise_failure()
+        grammar = b"" if grammar_output is None else vllm_codec.encode_grammar_output(grammar_output)
+        if self._awaiting_grammar:
+            self._awaiting_grammar = False
+            plan = pb.ExecuteRequest(
+                step=self._step,
+                generation=self._settings.generation,
+                sampling=pb.ExecuteRequest.SAMPLING_NOW,
+                grammar_output=grammar,
+            )
+            self._links.send(plan, range(self._output_rank, self.parallel_config.world_size))
+        else:
+            held, self._held = self._held, None
+            if held is None:
+                raise RuntimeError("sample_tokens without a planned step")
+            held.grammar_output = grammar
+            self._links.send(held)
+        return future if non_block else future.result()
+
+    def take_draft_token_ids(self) -> DraftTokenIds | None:
+        """No speculation yet."""
+        return None
+
+    def register_failure_callback(self, callback: Callable[[], None]) -> None:
+        """Called at once when a stage has been lost already."""
+        self._on_failure = callback
+        if self._failure is not None:
+            callback()
+
+    def check_health(self) -> None:
+        """Raises ``StageLostError`` once a stage is lost."""
+        self._raise_failure()
+
+    def shutdown(self) -> None:
+        """Ends the streams; the stages exit."""
+        self._links.close()
+
+    def _plan(self, output: SchedulerOutput, sampling: "pb.ExecuteRequest.Sampling.ValueType") -> pb.ExecuteRequest:
+        self._step += 1
+        traceparents: dict[str, str] = getattr(output, "forerun_traceparents", {})
+        return pb.ExecuteRequest(
+            step=self._step,
+            generation=self._settings.generation,
+            scheduler_output=vllm_codec.encode_scheduler_output(output),
+            sampling=sampling,
+            traces=[
+                pb.RequestTrace(request_id=request_id, traceparent=traceparent)
+                for request_id, traceparent in traceparents.items()
+            ],
+        )
+
+    def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
+        if reply.HasField("error"):
+            _log.error("step_failed", rank=rank, step=reply.step, traceback=reply.error.traceback)
+            self._fail(StageLostError(f"stage {rank}: {reply.error.kind}: {reply.error.message}"))
+        elif rank == self._output_rank and (pending := self._pending.pop(reply.step, None)) is not None:
+            _, future = pending
+            try:
+                future.set_result(vllm_codec.decode_model_runner_output(reply.model_runner_output))
+            except ValueError as error:
+                self._fail(StageLostError(f"stage {rank} answered step {reply.step} with garbage: {error}"))
+                future.set_exception(error)
+
+    def _fail(self, error: StageLostError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        _log.error("replica_lost", reason=str(error))
+        for _, future in list(self._pending.values()):
+            future.set_exception(error)
+        self._pending.clear()
+        if self._on_failure is not None:
+            self._on_failure()
+
+    def _watch(self) -> None:
+        oldest = min((sent for sent, _ in list(self._pending.values())), default=None)
+        if oldest is not None and time.monotonic() - oldest > self._settings.step_timeout_s:
+            self._fail(StageLostError(f"no answer to a step within {self._settings.step_timeout_s:g} s"))
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _configure(self) -> None:
+        settings, config = self._settings, self.vllm_config
+        own = fingerprint(
+            settings.engine_args_json, config.model_config.hf_config.to_json_string(use_diff=False), vllm_version()
+        )
+        requests = [
+            pb.ConfigureRequest(
+                protocol_version=STAGE_PROTOCOL_VERSION,
+                generation=settings.generation,
+                pipeline_rank=pipeline_rank,
+                tensor_rank=tensor_rank,
+                pipeline_stages=len(settings.stages),
+                tensor_parallel_ranks=len(ranks),
+                engine_args_json=settings.engine_args_json,
+                fingerprint=own,
+                rendezvous_address=settings.rendezvous,
+                next_stage_address=self._next_stage_address(pipeline_rank, tensor_rank),
+                forerun_version=FORERUN_VERSION,
+                vllm_version=vllm_version(),
+                replica_id=settings.replica_id,
+            )
+            for pipeline_rank, ranks in enumerate(settings.stages)
+            for tensor_rank in range(len(ranks))
+        ]
+        for rank, response in enumerate(self._links.configure(requests)):
+            _log.info("stage_configured", rank=rank, device=response.device, process=response.process_id)
+
+    def _next_stage_address(self, pipeline_rank: int, tensor_rank: int) -> str:
+        following = self._settings.stages[pipeline_rank + 1 :]
+        return following[0][tensor_rank] if following else ""
+
+    def _call_all(self, method: "pb.WorkerMethod.ValueType", arguments: list[list[Any]]) -> list[Any]:
+        requests = [
+            pb.CallWorkerRequest(
+                generation=self._settings.generation, method=method, arguments=vllm_setup_codec.encode_setup(each)
+            )
+            for each in arguments
+        ]
+        return [vllm_setup_codec.decode_setup(result) for result in self._links.call(requests)]
+
+    def _link_options(self) -> StageLinkOptions:
+        settings = self._settings
+        return StageLinkOptions(
+            tls=settings.stage_tls,
+            allow_plaintext=settings.stage_allow_plaintext,
+            max_message_bytes=settings.max_message_bytes,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+            call_timeout_s=_CALL_TIMEOUT_S,
+        )
+
+    def _refuse_unsupported(self) -> None:
+        """Features that stages do not carry are refused by name at start, not in the middle of a step."""
+        config = self.vllm_config
+        refused = {
+            "async_scheduling": config.scheduler_config.async_scheduling,
+            "enable_lora": config.lora_config is not None,
+            "kv_transfer_config": config.kv_transfer_config is not None,
+            "enable_prompt_embeds": config.model_config.enable_prompt_embeds,
+            "runner: pooling": config.model_config.runner_type == "pooling",
+            "speculative_config": config.speculative_config is not None,
+            "data_parallel_size > 1": config.parallel_config.data_parallel_size > 1,
+        }
+        named = [name for name, used in refused.items() if used]
+        if named:
+            raise ConfigError(f"engine_args: stages do not support {', '.join(named)}")
+        shape = [config.parallel_config.tensor_parallel_size] * config.parallel_config.pipeline_parallel_size
+        if [len(ranks) for ranks in self._settings.stages] != shape:
+            raise ConfigError(f"stages: {json.dumps(self._settings.stages)} is not {shape} as the engine arguments say")
+
+
+def _resolved(value: Any, non_block: bool) -> Any:
+    if not non_block:
+        return value
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

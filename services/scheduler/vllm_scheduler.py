@@ -1,0 +1,113 @@
+"""Forerun's scheduler inside vLLM's engine core: micro-batches for pipeline stages, and the KV ledger's source.
+
+Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``schedule`` skips a running request while
+``current_step < request.next_decode_eligible_step`` (vLLM's own hook for staggering decodes); ``running`` and
+``waiting`` hold the requests; ``kv_cache_manager`` counts blocks. Nothing of vLLM is replaced: decisions stay vLLM's.
+"""
+
+import math
+from typing import Any
+
+from prometheus_client import Gauge, Histogram
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.scheduler.ledger_source import LedgerSource, RequestBlocks
+
+RESERVATION_HEADER = "forerun-reservation"
+"""Key in vLLM's trace headers under which a router's KV reservation reaches the engine core."""
+
+_BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class ForerunScheduler(Scheduler):
+    """vLLM's scheduler plus micro-batching and bookkeeping; one per replica."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        settings = EngineCoreSettings.from_additional_config(vllm_config.additional_config)
+        self._stages = vllm_config.parallel_config.pipeline_parallel_size
+        self._ledger = LedgerSource(settings, block_size=self.block_size)
+        self._micro_batch = Gauge("forerun_micro_batch_limit", "Most decoding requests that one step may take.")
+        self._step_requests = Histogram("forerun_step_requests", "Requests in one step.", buckets=_BATCH_BUCKETS)
+        self._publish()
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """vLLM's schedule over at most one micro-batch of decodes."""
+        if self._stages > 1:
+            self._hold_back_excess()
+        output = super().schedule(throttle_prefills)
+        if output.scheduled_new_reqs:
+            self._note_admitted(output)
+        if output.num_scheduled_tokens:
+            self._step_requests.observe(len(output.num_scheduled_tokens))
+        return output
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
+        """vLLM's update; then the new block counts go to the ledger, off this thread."""
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._publish()
+        return outputs
+
+    def add_request(self, request: Request) -> None:
+        """vLLM's; the ledger learns of the waiting request."""
+        super().add_request(request)
+        self._publish()
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's (aborts); freed blocks go to the ledger at once, since no step may follow."""
+        finished = super().finish_requests(*args, **kwargs)
+        self._publish()
+        return finished
+
+    def shutdown(self) -> None:
+        """vLLM's; then the replica leaves the ledger."""
+        super().shutdown()
+        self._ledger.close()
+
+    def _hold_back_excess(self) -> None:
+        """Splits a crowd: of the decodes that are ready, at most ceil(running / stages) go into the next step.
+
+        vLLM would put all ready requests into one batch; the other stages would then idle until it comes back. Once
+        split, the batches return one after the other and stay apart by themselves; this only evens them out again
+        as requests come and go.
+        """
+        decoding = [request for request in self.running if not request.is_prefill_chunk]
+        limit = math.ceil(len(decoding) / self._stages)
+        self._micro_batch.set(limit)
+        ready = [request for request in decoding if request.num_computed_tokens < request.num_tokens]
+        for request in ready[limit:]:
+            # schedule() counts the step up first; eligible again one step later.
+            request.next_decode_eligible_step = self.current_step + 2
+
+    def _note_admitted(self, output: SchedulerOutput) -> None:
+        traceparents = {}
+        for new in output.scheduled_new_reqs:
+            request = self.requests[new.req_id]
+            self._ledger.admitted(self._reservation_of(request))
+            if traceparent := (request.trace_headers or {}).get("traceparent"):
+                traceparents[new.req_id] = traceparent
+        # SchedulerOutput has no field for trace contexts; the executor reads this attribute and the codec ignores it.
+        output.forerun_traceparents = traceparents
+
+    def _publish(self) -> None:
+        pool = self.kv_cache_manager.block_pool
+        self._ledger.publish(
+            total=pool.num_gpu_blocks - 1,  # the null block is nobody's
+            free=pool.get_num_free_blocks(),
+            running=[self._blocks_of(request) for request in self.running],
+            waiting=[self._blocks_of(request) for request in self.waiting],
+        )
+
+    def _blocks_of(self, request: Request) -> RequestBlocks:
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        held = sum(len(manager.req_to_blocks.get(request.request_id, ())) for manager in managers)
+        left = (request.max_tokens or 0) - request.num_output_tokens
+        return RequestBlocks(request.request_id, self._reservation_of(request), held, request.num_tokens, max(0, left))
+
+    @staticmethod
+    def _reservation_of(request: Request) -> str:
+        return str((request.trace_headers or {}).get(RESERVATION_HEADER, ""))

@@ -1,0 +1,48 @@
+"""The sending side of the hop to the next stage: one long-lived stream, fed without blocking the model thread."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+from forerun.stage.v1 import service_pb2 as pb
+from forerun.stage.v1 import service_pb2_grpc
+
+from services.workers.activations import ActivationsLostError
+
+
+class ActivationSender:
+    """Made and closed on the event loop; ``send`` is called from the model thread.
+
+    The queue needs no bound of its own: the scheduler keeps at most as many steps in flight as there are stages.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[pb.PushActivationsRequest | None] = asyncio.Queue()
+        self._broken: str | None = None
+        self._task = asyncio.create_task(self._run())
+
+    def send(self, message: pb.PushActivationsRequest) -> None:
+        """Hands one step's activations on. Raises ``ActivationsLostError`` once the next stage is known to be gone."""
+        if self._broken is not None:
+            raise ActivationsLostError(self._broken)
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, message)
+
+    async def close(self, timeout_s: float) -> None:
+        """Sends what is queued, ends the stream, closes the channel; bounded."""
+        self._queue.put_nowait(None)
+        await asyncio.wait([self._task], timeout=timeout_s)
+        self._task.cancel()
+        await self._channel.close()
+
+    async def _run(self) -> None:
+        stub = service_pb2_grpc.StageServiceStub(self._channel)
+        try:
+            await stub.PushActivations(self._messages(), wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            self._broken = f"the next stage is gone: {error.code().name} {error.details()}"
+
+    async def _messages(self) -> AsyncIterator[pb.PushActivationsRequest]:
+        while (message := await self._queue.get()) is not None:
+            yield message

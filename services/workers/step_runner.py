@@ -1,0 +1,152 @@
+"""Runs step plans on the model thread: wait for activations, forward, hand on, sample, reply.
+
+Order is everything here. Plans come in step order; a plan's forward pass and its sampling stay adjacent; the
+activations leave before anything else is done with the step, so that the next stage starts as early as it can.
+After a failed step the stage answers every further plan with the same error, since its KV cache is behind.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from forerun.stage.v1 import service_pb2 as pb
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+
+from services.common import vllm_codec
+from services.workers import activations
+from services.workers.activations import ActivationInbox
+from services.workers.convert import error_to_proto
+from services.workers.metrics import StageMetrics
+from services.workers.spans import StageSpans
+from services.workers.vllm_stage import ModelStage
+
+
+@dataclass
+class _Clock:
+    """Splits the model thread's time into idle (bubble), busy (model) and overhead, in nanoseconds."""
+
+    free_since: int
+    idle: int = 0
+    busy: int = 0
+
+    def times(self) -> pb.StepTimes:
+        total = time.perf_counter_ns() - self.free_since
+        return pb.StepTimes(idle_ns=self.idle, busy_ns=self.busy, overhead_ns=max(0, total - self.idle - self.busy))
+
+
+class StepRunner:
+    """Not thread-safe: lives on the model thread. ``send`` hands activations to the next stage without blocking."""
+
+    def __init__(
+        self,
+        stage: ModelStage,
+        generation: int,
+        inbox: ActivationInbox,
+        send: Callable[[pb.PushActivationsRequest], None],
+        metrics: StageMetrics,
+        spans: StageSpans,
+        activation_timeout_s: float,
+    ) -> None:
+        self._stage = stage
+        self._generation = generation
+        self._inbox = inbox
+        self._send = send
+        self._metrics = metrics
+        self._spans = spans
+        self._activation_timeout_s = activation_timeout_s
+        self._failure: pb.StepError | None = None
+        self._awaiting_grammar: tuple[int, _Clock] | None = None
+        self._free_since = time.perf_counter_ns()
+        self.steps = 0
+
+    def run(self, request: pb.ExecuteRequest) -> pb.ExecuteResponse | None:
+        """One plan. None when its reply comes later, with the plan that carries the step's grammar."""
+        started = time.perf_counter_ns()
+        clock = _Clock(self._free_since, idle=started - self._free_since)
+        reply = pb.ExecuteResponse(step=request.step, generation=self._generation)
+        try:
+            self._refuse_foreign(request)
+            if self._failure is not None:
+                reply.error.CopyFrom(self._failure)
+                return reply
+            output = self._step(request, clock)
+        except Exception as error:  # noqa: BLE001  whatever failed, the scheduler and the next stage must hear of it
+            self._failure = error_to_proto(error)
+            reply.error.CopyFrom(self._failure)
+            self._poison_next_stage(request.step)
+            return reply
+        if self._awaiting_grammar is not None:
+            return None
+        if output is not None and self._stage.place.reports_output:
+            reply.model_runner_output = vllm_codec.encode_model_runner_output(output)
+        reply.times.CopyFrom(clock.times())
+        self._free_since = time.perf_counter_ns()
+        self._metrics.observe_step(reply.times)
+        return reply
+
+    def _step(self, request: pb.ExecuteRequest, clock: _Clock) -> ModelRunnerOutput | None:
+        if not request.scheduler_output:
+            return self._sample_late(request, clock)
+        plan = vllm_codec.decode_scheduler_output(request.scheduler_output)
+        hidden = None
+        if plan.total_num_scheduled_tokens and not self._stage.place.is_first:
+            hidden = self._receive(request.step, clock)
+        began = time.perf_counter_ns()
+        output = self._stage.forward(plan, hidden)
+        clock.busy += time.perf_counter_ns() - began
+        if isinstance(output, dict):
+            self._send(
+                pb.PushActivationsRequest(
+                    step=request.step, generation=self._generation, tensors=activations.to_proto(output)
+                )
+            )
+            output = None
+        self._observe(request, plan, clock)
+        if not self._stage.place.is_last or request.sampling == pb.ExecuteRequest.SAMPLING_NONE:
+            return output if isinstance(output, ModelRunnerOutput) else None
+        if request.sampling == pb.ExecuteRequest.SAMPLING_LATER:
+            self._awaiting_grammar = (request.step, clock)
+            return None
+        return self._sample(request.grammar_output, clock)
+
+    def _receive(self, step: int, clock: _Clock) -> dict[str, torch.Tensor]:
+        began = time.perf_counter_ns()
+        message = self._inbox.take(step, self._activation_timeout_s)
+        clock.idle += time.perf_counter_ns() - began
+        return activations.from_proto(list(message.tensors), self._stage.device)
+
+    def _sample(self, grammar: bytes, clock: _Clock) -> ModelRunnerOutput:
+        began = time.perf_counter_ns()
+        output = self._stage.sample(vllm_codec.decode_grammar_output(grammar) if grammar else None)
+        clock.busy += time.perf_counter_ns() - began
+        return output
+
+    def _sample_late(self, request: pb.ExecuteRequest, clock: _Clock) -> ModelRunnerOutput | None:
+        if not self._stage.place.is_last:
+            return None
+        if self._awaiting_grammar is None or self._awaiting_grammar[0] != request.step:
+            raise RuntimeError(f"a grammar came for step {request.step}, which does not wait for one")
+        # The wait for the grammar is time in which the stage had nothing to do.
+        _, earlier = self._awaiting_grammar
+        self._awaiting_grammar = None
+        output = self._sample(request.grammar_output, clock)
+        clock.busy += earlier.busy
+        clock.idle = max(0, time.perf_counter_ns() - clock.free_since - clock.busy)
+        return output
+
+    def _observe(self, request: pb.ExecuteRequest, plan: SchedulerOutput, clock: _Clock) -> None:
+        self.steps += 1
+        self._metrics.observe_batch(len(plan.num_scheduled_tokens), plan.total_num_scheduled_tokens)
+        self._spans.observe(plan, {trace.request_id: trace.traceparent for trace in request.traces}, clock.busy)
+
+    def _refuse_foreign(self, request: pb.ExecuteRequest) -> None:
+        if request.generation != self._generation:
+            raise RuntimeError(
+                f"step {request.step} is of generation {request.generation}, this stage serves {self._generation}"
+            )
+
+    def _poison_next_stage(self, step: int) -> None:
+        if not self._stage.place.is_last:
+            self._send(pb.PushActivationsRequest(step=step, generation=self._generation, error=self._failure))
