@@ -30,6 +30,9 @@ class EngineCoreSettings(ConfigModel):
     """host:port of each stage process, by pipeline rank, then tensor rank; empty: vLLM's own executor runs."""
     rendezvous: str = ""
     """host:port for torch.distributed, opened by pipeline rank 0, tensor rank 0; empty: chosen by that stage."""
+    layer_partition: list[int] = Field(default_factory=list)
+    """Layers of each stage, first to last; empty: split evenly. The last stage also carries the LM head, so it
+    often does best with fewer."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages; None: plain text, loopback only."""
     stage_allow_plaintext: bool = False

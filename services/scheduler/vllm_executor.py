@@ -24,6 +24,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, DraftTokenIds, ModelRunne
 from services.common import vllm_codec, vllm_setup_codec
 from services.common.errors import ConfigError
 from services.common.fingerprint import fingerprint
+from services.common.logs import setup_logging
 from services.common.process import die_with_parent
 from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
 from services.scheduler.engine_core_settings import EngineCoreSettings
@@ -58,6 +59,7 @@ class GrpcExecutor(Executor):
     def _init_executor(self) -> None:
         die_with_parent()
         self._settings = EngineCoreSettings.from_additional_config(self.vllm_config.additional_config)
+        setup_logging("engine-core", self._settings.telemetry)
         self._refuse_unsupported()
         self._step = 0
         self._held: pb.ExecuteRequest | None = None
@@ -232,12 +234,20 @@ class GrpcExecutor(Executor):
                 forerun_version=FORERUN_VERSION,
                 vllm_version=vllm_version(),
                 replica_id=settings.replica_id,
+                layer_partition=settings.layer_partition,
             )
             for pipeline_rank, ranks in enumerate(settings.stages)
             for tensor_rank in range(len(ranks))
         ]
         for rank, response in enumerate(self._links.configure(requests)):
             _log.info("stage_configured", rank=rank, device=response.device, process=response.process_id)
+
+    def _check_partition(self) -> None:
+        partition, layers = self._settings.layer_partition, self.vllm_config.model_config.get_total_num_hidden_layers()
+        if partition and (len(partition) != len(self._settings.stages) or sum(partition) != layers):
+            raise ConfigError(
+                f"layer_partition: {partition} must name {len(self._settings.stages)} stages' layers, {layers} in all"
+            )
 
     def _next_stage_address(self, pipeline_rank: int, tensor_rank: int) -> str:
         following = self._settings.stages[pipeline_rank + 1 :]
@@ -280,6 +290,7 @@ class GrpcExecutor(Executor):
         shape = [config.parallel_config.tensor_parallel_size] * config.parallel_config.pipeline_parallel_size
         if [len(ranks) for ranks in self._settings.stages] != shape:
             raise ConfigError(f"stages: {json.dumps(self._settings.stages)} is not {shape} as the engine arguments say")
+        self._check_partition()
 
 
 def _resolved(value: Any, non_block: bool) -> Any:

@@ -8,12 +8,13 @@ Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``sch
 import math
 from typing import Any
 
-from prometheus_client import Gauge, Histogram
+from prometheus_client import REGISTRY, Gauge, Histogram
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from services.common.metrics import MetricsServer
 from services.scheduler.engine_core_settings import EngineCoreSettings
 from services.scheduler.ledger_source import LedgerSource, RequestBlocks
 
@@ -33,6 +34,7 @@ class ForerunScheduler(Scheduler):
         self._ledger = LedgerSource(settings, block_size=self.block_size)
         self._micro_batch = Gauge("forerun_micro_batch_limit", "Most decoding requests that one step may take.")
         self._step_requests = Histogram("forerun_step_requests", "Requests in one step.", buckets=_BATCH_BUCKETS)
+        self._metrics_server = _serve_metrics(settings)
         self._publish()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -67,6 +69,8 @@ class ForerunScheduler(Scheduler):
         """vLLM's; then the replica leaves the ledger."""
         super().shutdown()
         self._ledger.close()
+        if self._metrics_server is not None:
+            self._metrics_server.stop()
 
     def _hold_back_excess(self) -> None:
         """Splits a crowd: of the decodes that are ready, at most ceil(running / stages) go into the next step.
@@ -111,3 +115,12 @@ class ForerunScheduler(Scheduler):
     @staticmethod
     def _reservation_of(request: Request) -> str:
         return str((request.trace_headers or {}).get(RESERVATION_HEADER, ""))
+
+
+def _serve_metrics(settings: EngineCoreSettings) -> MetricsServer | None:
+    """The engine-core process's own page; vLLM's metrics live in the front process."""
+    if settings.metrics_listen is None:
+        return None
+    server = MetricsServer(settings.metrics_listen, [REGISTRY])
+    server.start()
+    return server

@@ -16,8 +16,9 @@ def to_proto(tensors: Mapping[str, torch.Tensor]) -> list[pb.Tensor]:
     """Raw bytes of contiguous tensors, copied off the device. A bf16 tensor has no numpy type, so bytes it is."""
     messages = []
     for name, tensor in tensors.items():
-        host = tensor.detach().contiguous().to("cpu")
-        data = host.view(torch.uint8).numpy().tobytes()
+        host = tensor.detach().to("cpu")
+        # Flat first: a tensor with an extent of 1 counts as contiguous whatever its strides, and cannot be viewed so.
+        data = host.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         messages.append(pb.Tensor(name=name, dtype=str(host.dtype).removeprefix("torch."), shape=host.shape, data=data))
     return messages
 
@@ -36,9 +37,11 @@ def from_proto(messages: list[pb.Tensor], device: torch.device) -> dict[str, tor
             raise ActivationsLostError(
                 f"tensor {message.name!r}: {len(message.data)} bytes for {dtype}{list(message.shape)}"
             )
+        shape = tuple(message.shape)
         # bytearray: torch warns about read-only buffers, and the model may write into its input in place.
-        flat = torch.frombuffer(bytearray(message.data), dtype=dtype)
-        tensors[message.name] = flat.reshape(tuple(message.shape)).to(device)
+        buffer = bytearray(message.data)
+        tensor = torch.frombuffer(buffer, dtype=dtype).reshape(shape) if buffer else torch.empty(shape, dtype=dtype)
+        tensors[message.name] = tensor.to(device)
     return tensors
 
 

@@ -30,6 +30,7 @@ def place_from_proto(request: pb.ConfigureRequest) -> StagePlace:
         stages=request.pipeline_stages,
         tensor_ranks=request.tensor_parallel_ranks,
         rendezvous=request.rendezvous_address,
+        layer_partition=tuple(request.layer_partition),
     )
 
 

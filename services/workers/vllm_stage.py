@@ -34,6 +34,8 @@ class StagePlace:
     tensor_ranks: int
     rendezvous: str
     """host:port where torch.distributed's ranks meet."""
+    layer_partition: tuple[int, ...] = ()
+    """Layers of each stage, first to last; empty: split evenly."""
 
     @property
     def rank(self) -> int:
@@ -62,6 +64,8 @@ class ModelStage:
         self.place = place
         # Model runner V2 keeps other state (and is not there on CPUs); one stage code for both platforms needs V1.
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+        if place.layer_partition:
+            os.environ["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, place.layer_partition))
         arguments = json.loads(engine_args_json) | {
             "pipeline_parallel_size": place.stages,
             "tensor_parallel_size": place.tensor_ranks,
