@@ -1,0 +1,224 @@
+"""From the local configuration to the processes: the configuration file, addresses and command of each. Pure but for
+port numbers, which come from a ``PortPicker``.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from services.cli.core_split import cores_of_replica, devices_of_replica, split_cores
+from services.cli.local_config import LocalConfig, ReplicaSection
+from services.cli.local_redis import find_redis_server, ledger_of, new_password, redis_config, redis_unit
+from services.cli.ports import PortPicker
+from services.cli.run_dir import RunDir
+from services.cli.units import LaunchPlan, Unit, UnitKind
+from services.common.config import ConfigModel, ServerConfig, TelemetryConfig
+from services.common.errors import ConfigError
+from services.common.ledger.config import LedgerConfig
+from services.router.config import RouterConfig
+from services.scheduler.config import SchedulerConfig
+from services.workers.config import StageConfig
+
+M = TypeVar("M", bound=ConfigModel)
+
+SECTION_ONLY_FIELDS = {"pipeline_stages", "tensor_parallel", "cores", "devices", "stage"}
+
+
+def plan_launch(config: LocalConfig, run_dir: RunDir, model: str, ports: PortPicker, *, on_cuda: bool) -> LaunchPlan:
+    """The plan of everything that ``config`` names.
+
+    Args:
+        config: what the user wrote.
+        run_dir: where configuration files and traces go.
+        model: what engines can load, from ``resolve_model``.
+        ports: replaces port 0.
+        on_cuda: whether the installed engine runs on CUDA.
+
+    Raises:
+        ConfigError: the parts do not fit together.
+        CliError: there is no Redis to start.
+    """
+    return _Planner(config, run_dir, model, ports, on_cuda=on_cuda).plan()
+
+
+class _Planner:
+    def __init__(self, config: LocalConfig, run_dir: RunDir, model: str, ports: PortPicker, *, on_cuda: bool) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._model = model
+        self._ports = ports
+        self._on_cuda = on_cuda
+        self._files: dict[Path, str] = {}
+        self._units: list[Unit] = []
+        self._telemetry = self._telemetry_of_processes()
+
+    def plan(self) -> LaunchPlan:
+        ledger = self._ledger()
+        replicas = self._replicas(ledger)
+        router = self._router(ledger, replicas)
+        telemetry = self._telemetry
+        return LaunchPlan(
+            units=tuple(self._units),
+            files=self._files,
+            router_grpc=router.server.listen,
+            router_http=router.http_listen,
+            http_scheme="http" if router.http_tls is None else "https",
+            model_names=self._config.model_names,
+            traces_dir=None if telemetry.otlp_endpoint else telemetry.traces_dir,
+            otlp_endpoint=telemetry.otlp_endpoint,
+            ledger=ledger,
+            tls=self._client_tls,
+        )
+
+    def _telemetry_of_processes(self) -> TelemetryConfig:
+        telemetry = self._config.telemetry
+        if telemetry.otlp_endpoint is None and telemetry.traces_dir is None:
+            return telemetry.model_copy(update={"traces_dir": self._run_dir.traces})
+        return telemetry
+
+    @property
+    def _client_tls(self) -> Any:
+        return self._config.tls.client if self._config.tls else None
+
+    def _ledger(self) -> LedgerConfig:
+        config = self._config
+        if config.ledger.enabled or not config.redis.start:
+            return config.ledger
+        address = self._ports.resolve(config.redis.listen)
+        config_file, password_file = self._run_dir.configs / "redis.conf", self._run_dir.configs / "redis-password"
+        password = new_password()
+        self._files[config_file] = redis_config(address, self._run_dir.path, password)
+        self._files[password_file] = password + "\n"
+        self._units.append(redis_unit(find_redis_server(config.redis.executable), config_file, address))
+        return ledger_of(config.ledger, address, password_file)
+
+    def _replicas(self, ledger: LedgerConfig) -> dict[str, str]:
+        """Plans every replica; returns the scheduler's address by replica id."""
+        processes = sum(replica.stage_processes for replica in self._config.replicas)
+        dealt = split_cores(sorted(os.sched_getaffinity(0)), processes) if processes else []
+        addresses, first = {}, 0
+        for replica in self._config.replicas:
+            last = first + replica.stage_processes
+            stages = self._stages(replica, dealt[first:last], first) if replica.stage_processes else []
+            addresses[replica.replica_id] = self._scheduler(replica, stages, ledger)
+            first = last
+        return addresses
+
+    def _stages(self, replica: ReplicaSection, dealt: list[list[int]], first: int) -> list[list[str]]:
+        """Plans the replica's stage processes; returns their addresses by pipeline rank, then tensor rank."""
+        cores = cores_of_replica(replica.cores, dealt, on_cuda=self._on_cuda)
+        devices = devices_of_replica(replica.devices, first, len(dealt), on_cuda=self._on_cuda)
+        addresses: list[list[str]] = []
+        for rank in range(replica.stage_processes):
+            stage, part = divmod(rank, replica.tensor_parallel)
+            name = f"{replica.replica_id}.stage-{stage}" + (f".{part}" if replica.tensor_parallel > 1 else "")
+            server = self._server(ServerConfig())
+            fields = replica.stage.model_dump() | {
+                "server": server,
+                "telemetry": self._telemetry,
+                "cores": cores[rank],
+                "device": devices[rank],
+                "peer_tls": self._client_tls,
+            }
+            config = _build(StageConfig, fields, f"replicas: {replica.replica_id}: stage")
+            self._add(name, UnitKind.STAGE, "services.workers", config, server, replica.replica_id)
+            if part == 0:
+                addresses.append([])
+            addresses[stage].append(server.listen)
+        return addresses
+
+    def _scheduler(self, replica: ReplicaSection, stages: list[list[str]], ledger: LedgerConfig) -> str:
+        server = self._server(replica.server)
+        metrics = replica.engine_metrics_listen or ("127.0.0.1:0" if replica.engine == "vllm" else None)
+        engine_metrics = self._ports.resolve(metrics) if metrics else None
+        fields = replica.model_dump(exclude=SECTION_ONLY_FIELDS) | {
+            "server": server,
+            "engine_metrics_listen": engine_metrics,
+            "model": self._model,
+            "served_model_names": list(self._config.model_names),
+            "stages": stages,
+            "stage_tls": self._client_tls,
+            "ledger": ledger,
+            "telemetry": self._telemetry,
+        }
+        config = _build(SchedulerConfig, fields, f"replicas: {replica.replica_id}")
+        name = f"{replica.replica_id}.scheduler"
+        self._add(name, UnitKind.SCHEDULER, "services.scheduler", config, server, replica.replica_id, engine_metrics)
+        return server.listen
+
+    def _router(self, ledger: LedgerConfig, replicas: Mapping[str, str]) -> RouterConfig:
+        section = self._config.router
+        server = self._server(section.server)
+        fields = section.model_dump() | {
+            "server": server,
+            "http_listen": self._ports.resolve(section.http_listen) if section.http_listen else None,
+            "replicas": [{"replica_id": name, "address": address} for name, address in replicas.items()],
+            "replica_tls": self._client_tls,
+            "ledger": ledger,
+            "telemetry": self._telemetry,
+            "model": self._model if section.tokenizer else None,
+        }
+        config = _build(RouterConfig, fields, "router")
+        self._add("router", UnitKind.ROUTER, "services.router", config, server)
+        return config
+
+    def _server(self, section: ServerConfig) -> ServerConfig:
+        """``section`` with ports chosen, a metrics page, and this machine's certificate where it has no other."""
+        chose_drain = "drain_timeout_s" in section.model_fields_set
+        return section.model_copy(
+            update={
+                "listen": self._ports.resolve(section.listen),
+                "metrics_listen": self._ports.resolve(section.metrics_listen or "127.0.0.1:0"),
+                "tls": section.tls or (self._config.tls.server if self._config.tls else None),
+                "drain_timeout_s": section.drain_timeout_s if chose_drain else self._config.drain_timeout_s,
+            }
+        )
+
+    def _add(
+        self,
+        name: str,
+        kind: UnitKind,
+        module: str,
+        config: ConfigModel,
+        server: ServerConfig,
+        replica_id: str | None = None,
+        more_metrics: str | None = None,
+    ) -> None:
+        path = self._run_dir.configs / f"{name}.json"
+        self._files[path] = _to_json(config)
+        self._units.append(
+            Unit(
+                name=name,
+                kind=kind,
+                command=(sys.executable, "-m", module, "--config", str(path)),
+                address=server.listen,
+                metrics_addresses=tuple(address for address in (server.metrics_listen, more_metrics) if address),
+                replica_id=replica_id,
+                drain_timeout_s=server.drain_timeout_s,
+            )
+        )
+
+
+def _build(model: type[M], fields: Mapping[str, Any], where: str) -> M:
+    """The service's own configuration, whose rules over several fields run here."""
+    try:
+        return model.model_validate(dict(fields))
+    except ValidationError as error:
+        problems = (
+            ".".join(str(part) for part in detail["loc"]) + ": " + detail["msg"].removeprefix("Value error, ")
+            for detail in error.errors(include_url=False)
+        )
+        raise ConfigError(f"{where}: {'; '.join(problem.removeprefix(': ') for problem in problems)}") from None
+
+
+def _to_json(config: ConfigModel) -> str:
+    """As a service reads it. Secrets are written out, hence the file must be private."""
+    fields = config.model_dump(mode="json")
+    if isinstance(config, RouterConfig):
+        fields["api_keys"] = [key.get_secret_value() for key in config.api_keys]
+    return json.dumps(fields, indent=2) + "\n"
