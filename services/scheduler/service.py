@@ -22,6 +22,7 @@ from services.common.tracing import setup_tracing
 from services.common.types import ReplicaState
 from services.scheduler.admission import AdmissionQueue
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.daemon_thread import in_thread
 from services.scheduler.engine import Engine, EngineLostError
 from services.scheduler.engines import build_engine
 from services.scheduler.front import Front
@@ -64,18 +65,16 @@ class SchedulerService:
         self._server = GrpcServer(config.server, [SERVICE_NAME])
         self._servicer = SchedulerServicer(config, self._status, self._metrics)
         self._state_changed = asyncio.Event()
+        self._engine: Engine | None = None
 
     async def run(self) -> ExitCode:
         """Until a signal, or until the engine is lost."""
         signalled = asyncio.create_task(run_until_signal(), name="signals")
         metrics_server = self._metrics_server()
-        engine: Engine | None = None
         try:
             await self._bind(metrics_server)
-            engine = build_engine(self._config, self._address(), time.time_ns() // 1_000_000)
-            if not await self._start(engine, signalled):
-                return ExitCode.OK
-            return await self._serve(engine, signalled)
+            engine = await self._start_engine(signalled)
+            return ExitCode.OK if engine is None else await self._serve(engine, signalled)
         except ConfigError as error:
             _log.error("configuration cannot work", problem=str(error))
             return ExitCode.BAD_CONFIG
@@ -84,7 +83,7 @@ class SchedulerService:
             return ExitCode.START_FAILED
         finally:
             signalled.cancel()
-            await self._close(engine, metrics_server)
+            await self._close(metrics_server)
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -110,16 +109,22 @@ class SchedulerService:
     def _address(self) -> str:
         return self._config.advertise or self._server.address
 
-    async def _start(self, engine: Engine, signalled: "asyncio.Task[signal.Signals]") -> bool:
-        """Whether the engine is ready; false: told to stop before it was."""
-        starting = asyncio.create_task(engine.start(), name="engine-start")
+    async def _start_engine(self, signalled: "asyncio.Task[signal.Signals]") -> Engine | None:
+        """The engine, ready; None: told to stop before it was."""
+        starting = asyncio.create_task(self._bring_up(), name="engine-start")
         await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait([starting], timeout=LET_GO_TIMEOUT_S)
-            return False
-        starting.result()
-        return True
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.wait([starting], timeout=LET_GO_TIMEOUT_S)
+        return None
+
+    async def _bring_up(self) -> Engine:
+        generation = time.time_ns() // 1_000_000
+        # Health checks are answered meanwhile: importing vLLM alone takes seconds.
+        self._engine = await in_thread(lambda: build_engine(self._config, self._address(), generation))
+        await self._engine.start()
+        return self._engine
 
     # -- serve -----------------------------------------------------------------------------------------------------
 
@@ -204,12 +209,12 @@ class SchedulerService:
         await front.abandon_all(self._status.reason, LET_GO_TIMEOUT_S)
         return ExitCode.ENGINE_LOST if self._status.was_lost.is_set() else ExitCode.OK
 
-    async def _close(self, engine: Engine | None, metrics_server: MetricsServer | None) -> None:
+    async def _close(self, metrics_server: MetricsServer | None) -> None:
         await self._servicer.close_sessions(FLUSH_TIMEOUT_S)
         await self._server.stop()
-        if engine is not None:
+        if self._engine is not None:
             try:
-                await asyncio.wait_for(engine.stop(), ENGINE_STOP_TIMEOUT_S)
+                await asyncio.wait_for(self._engine.stop(), ENGINE_STOP_TIMEOUT_S)
             except TimeoutError:
                 _log.error("the engine did not stop in time", after_s=ENGINE_STOP_TIMEOUT_S)
         if metrics_server is not None:

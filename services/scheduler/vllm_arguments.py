@@ -1,0 +1,92 @@
+"""From our configuration to vLLM's engine arguments, for the engine core and for the stages."""
+
+import dataclasses
+import difflib
+import importlib.util
+import json
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+
+from services.common.errors import ConfigError
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.engine_core_settings import EngineCoreSettings
+
+_SCHEDULER_MODULE = "services.scheduler.vllm_scheduler"
+
+_OURS = {
+    "model": "set `model` instead",
+    "served_model_name": "set `served_model_names` instead",
+    "scheduler_cls": "it is Forerun's",
+    "distributed_executor_backend": "it follows from `stages`",
+    "otlp_traces_endpoint": "set `telemetry.otlp_endpoint` instead",
+    "data_parallel_size": "run several replicas instead",
+}
+_OURS_WITH_STAGES = {
+    "pipeline_parallel_size": "it follows from `stages`",
+    "tensor_parallel_size": "it follows from `stages`",
+}
+
+
+def plain_arguments(config: SchedulerConfig) -> dict[str, Any]:
+    """What engine core and stages have in common: the user's arguments, the model and the parallel sizes.
+
+    Raises ``ConfigError`` for arguments that vLLM does not have or that Forerun sets itself.
+    """
+    _check(config)
+    plain: dict[str, Any] = {**config.engine_args, "model": config.model}
+    if config.stages:
+        plain["pipeline_parallel_size"] = len(config.stages)
+        plain["tensor_parallel_size"] = len(config.stages[0])
+    return plain
+
+
+def core_settings(config: SchedulerConfig, address: str, generation: int) -> EngineCoreSettings:
+    """What Forerun's code in the engine core gets to know."""
+    return EngineCoreSettings(
+        replica_id=config.replica_id,
+        generation=generation,
+        address=address,
+        stages=config.stages,
+        rendezvous=config.rendezvous or "",
+        stage_tls=config.stage_tls,
+        stage_allow_plaintext=config.stage_allow_plaintext,
+        step_timeout_s=config.step_timeout_s,
+        ledger=config.ledger,
+        telemetry=config.telemetry,
+        metrics_listen=config.engine_metrics_listen,
+        engine_args_json=json.dumps(plain_arguments(config)),
+        max_message_bytes=config.server.max_message_bytes,
+    )
+
+
+def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> AsyncEngineArgs:
+    """The engine core's arguments: the plain ones, our scheduler, and our executor where there are stages."""
+    arguments = plain_arguments(config)
+    extra = arguments.pop("additional_config", None) or {}
+    if config.stages:
+        from services.scheduler.vllm_executor import GrpcExecutor  # noqa: PLC0415  (needs no import without stages)
+
+        arguments["distributed_executor_backend"] = GrpcExecutor
+    if importlib.util.find_spec(_SCHEDULER_MODULE) is not None:
+        arguments["scheduler_cls"] = f"{_SCHEDULER_MODULE}.ForerunScheduler"
+    return AsyncEngineArgs(
+        **arguments,
+        served_model_name=list(config.model_names),
+        additional_config={**extra, **settings.to_additional_config()},
+        # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
+        disable_log_stats=True,
+        enable_log_requests=False,
+    )
+
+
+def _check(config: SchedulerConfig) -> None:
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    ours = _OURS | (_OURS_WITH_STAGES if config.stages else {})
+    for name in config.engine_args:
+        if name in ours:
+            raise ConfigError(f"engine_args.{name}: must not be set; {ours[name]}")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "names are those of vLLM's EngineArgs"
+            raise ConfigError(f"engine_args.{name}: unknown engine argument; {hint}")
