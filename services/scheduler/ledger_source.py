@@ -8,7 +8,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.common.ledger import LedgerWriter, ReplicaTotals
+from prometheus_client import CollectorRegistry
+
+from services.common.ledger import LedgerWriter, ReplicaTotals, WriterMetrics
 from services.scheduler.engine_core_settings import EngineCoreSettings
 
 FORECAST_TOKENS = 64
@@ -33,11 +35,13 @@ class RequestBlocks:
 class LedgerSource:
     """Turns the scheduler's books into ledger writes; ``publish`` costs microseconds and never waits for Redis."""
 
-    def __init__(self, settings: EngineCoreSettings, block_size: int) -> None:
+    def __init__(self, settings: EngineCoreSettings, block_size: int, registry: CollectorRegistry) -> None:
         self._block_size = block_size
         self._writer: LedgerWriter | None = None
         if settings.ledger.enabled:
-            self._writer = LedgerWriter(settings.ledger, settings.replica_id, settings.address, settings.generation)
+            self._writer = LedgerWriter(
+                settings.ledger, settings.replica_id, settings.address, settings.generation, WriterMetrics(registry)
+            )
             self._writer.start()
 
     def publish(self, total: int, free: int, running: list[RequestBlocks], waiting: list[RequestBlocks]) -> None:

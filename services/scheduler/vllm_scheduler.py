@@ -8,7 +8,7 @@ Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``sch
 import math
 from typing import Any
 
-from prometheus_client import REGISTRY, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
@@ -31,10 +31,15 @@ class ForerunScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
         settings = EngineCoreSettings.from_additional_config(vllm_config.additional_config)
         self._stages = vllm_config.parallel_config.pipeline_parallel_size
-        self._ledger = LedgerSource(settings, block_size=self.block_size)
-        self._micro_batch = Gauge("forerun_micro_batch_limit", "Most decoding requests that one step may take.")
-        self._step_requests = Histogram("forerun_step_requests", "Requests in one step.", buckets=_BATCH_BUCKETS)
-        self._metrics_server = _serve_metrics(settings)
+        registry = CollectorRegistry()
+        self._ledger = LedgerSource(settings, self.block_size, registry)
+        self._micro_batch = Gauge(
+            "forerun_micro_batch_limit", "Most decoding requests that one step may take.", registry=registry
+        )
+        self._step_requests = Histogram(
+            "forerun_step_requests", "Requests in one step.", buckets=_BATCH_BUCKETS, registry=registry
+        )
+        self._metrics_server = _serve_metrics(settings, registry)
         self._publish()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -117,10 +122,10 @@ class ForerunScheduler(Scheduler):
         return str((request.trace_headers or {}).get(RESERVATION_HEADER, ""))
 
 
-def _serve_metrics(settings: EngineCoreSettings) -> MetricsServer | None:
+def _serve_metrics(settings: EngineCoreSettings, registry: CollectorRegistry) -> MetricsServer | None:
     """The engine-core process's own page; vLLM's metrics live in the front process."""
     if settings.metrics_listen is None:
         return None
-    server = MetricsServer(settings.metrics_listen, [REGISTRY])
+    server = MetricsServer(settings.metrics_listen, [registry])
     server.start()
     return server

@@ -1,0 +1,154 @@
+"""Micro-batches over pipeline stages: a property test of the real scheduler with a fake model.
+
+The engine's own loop is imitated: up to ``stages`` steps in flight, outputs applied in order.
+"""
+
+import math
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from services.scheduler.vllm_scheduler import ForerunScheduler
+
+BLOCK_SIZE = 16
+BLOCKS = 65
+
+
+class Pipeline:
+    """The scheduler and ``stages`` steps in flight over a model that says token 7 to everything."""
+
+    def __init__(self, config: Any, stages: int) -> None:
+        config.cache_config.num_gpu_blocks = BLOCKS
+        spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32)
+        self.scheduler = ForerunScheduler(
+            vllm_config=config,
+            kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK_SIZE,
+            log_stats=False,
+        )
+        self.stages = stages
+        self.in_flight: deque[SchedulerOutput] = deque()
+        self.decodes_per_step: list[tuple[int, int]] = []
+        self.tokens: dict[str, int] = {}
+
+    def add(self, name: str, prompt_tokens: int, max_tokens: int) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        self.scheduler.add_request(Request(name, list(range(prompt_tokens)), sampling, None))
+        self.tokens[name] = 0
+
+    def turn(self) -> None:
+        """One turn of the engine's loop: fill the pipeline, then apply the oldest step."""
+        while len(self.in_flight) < self.stages and self.scheduler.has_requests():
+            decoding = [request for request in self.scheduler.running if not request.is_prefill_chunk]
+            names = {request.request_id for request in decoding}
+            output = self.scheduler.schedule()
+            self.in_flight.append(output)
+            scheduled = sum(name in names for name in output.num_scheduled_tokens)
+            self.decodes_per_step.append((scheduled, len(decoding)))
+            if not output.num_scheduled_tokens:
+                break
+        if self.in_flight:
+            self._apply(self.in_flight.popleft())
+
+    def _apply(self, output: SchedulerOutput) -> None:
+        names = list(output.num_scheduled_tokens)
+        sampled = [[7] if self._samples(name) else [] for name in names]
+        result = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, sampled)
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            for each in outputs.outputs:
+                self.tokens[each.request_id] += len(each.new_token_ids)
+
+    def _samples(self, name: str) -> bool:
+        request = self.scheduler.requests.get(name)
+        return request is not None and request.num_computed_tokens >= request.num_tokens
+
+
+@pytest.fixture(scope="module")
+def configs(model_path: Path) -> dict[int, Any]:
+    """vLLM configurations for one to four stages; building one costs seconds."""
+    forerun = {"replica_id": "r", "generation": 1, "address": "127.0.0.1:1", "ledger": {}, "telemetry": {}}
+    return {
+        stages: EngineArgs(
+            model=str(model_path),
+            pipeline_parallel_size=stages,
+            distributed_executor_backend="mp",
+            max_model_len=512,
+            max_num_batched_tokens=64,
+            max_num_seqs=8,
+            block_size=BLOCK_SIZE,
+            enable_prefix_caching=False,
+            additional_config={"forerun": forerun},
+        ).create_engine_config()
+        for stages in (1, 2, 3, 4)
+    }
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 150), st.integers(1, 40)),
+        st.tuples(st.just("turn"), st.integers(1, 6), st.just(0)),
+        st.tuples(st.just("abort"), st.integers(0, 30), st.just(0)),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@pytest.mark.timeout(300)
+@settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(stages=st.integers(1, 4), events=EVENTS)
+def test_every_request_ends_no_block_leaks_and_no_step_takes_more_than_its_share(
+    configs: dict[int, Any], stages: int, events: list[tuple[str, int, int]]
+) -> None:
+    pipeline = Pipeline(configs[stages], stages)
+    wanted: dict[str, int] = {}
+    for kind, first, second in events:
+        if kind == "add":
+            name = f"r{len(wanted)}"
+            wanted[name] = second
+            pipeline.add(name, first, second)
+        elif kind == "abort" and wanted:
+            name = f"r{first % len(wanted)}"
+            pipeline.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+            wanted[name] = -1
+        else:
+            for _ in range(first):
+                pipeline.turn()
+    for _ in range(20_000):
+        if not (pipeline.scheduler.has_requests() or pipeline.in_flight):
+            break
+        pipeline.turn()
+    assert not pipeline.scheduler.has_requests(), "a request never ended"
+    for name, count in wanted.items():
+        assert count in (-1, pipeline.tokens[name]), name
+    assert pipeline.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == BLOCKS - 1
+    for scheduled, decoding in pipeline.decodes_per_step:
+        assert scheduled <= math.ceil(decoding / stages)
+
+
+def test_a_crowd_is_split_over_the_stages_and_stays_split(configs: dict[int, Any]) -> None:
+    pipeline = Pipeline(configs[2], 2)
+    for index in range(8):
+        pipeline.add(f"r{index}", 4, 50)
+    for _ in range(60):
+        pipeline.turn()
+    busy = [scheduled for scheduled, decoding in pipeline.decodes_per_step[6:60] if decoding == 8]
+    assert busy
+    assert set(busy) == {4}, "both micro-batches carry half of the crowd in every step"
