@@ -1,0 +1,36 @@
+"""``python -m services.router --config FILE``: the public edge over any number of replicas."""
+
+import asyncio
+import os
+import sys
+
+from services.common.config_file import parse_service_args
+from services.common.errors import ConfigError
+from services.common.logs import setup_logging
+from services.router.config import RouterConfig
+from services.router.router import ExitCode, Router
+
+
+def main() -> None:
+    """Runs until told to stop and exits; see ``ExitCode``."""
+    config = parse_service_args("python -m services.router", RouterConfig)
+    setup_logging("router", config.telemetry)
+    code, is_loading = asyncio.run(_run(config))
+    if is_loading:
+        # Importing the engine's code cannot be interrupted, and Python would wait for it or crash in it.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+async def _run(config: RouterConfig) -> tuple[ExitCode, bool]:
+    try:
+        router = Router(config)
+    except ConfigError as error:
+        print(f"python -m services.router: {error}", file=sys.stderr)  # noqa: T201
+        return ExitCode.BAD_CONFIG, False
+    return await router.run(), router.is_loading
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The HTTP edge around vLLM's app, as one ASGI middleware: API key, body limit, true statuses.
+
+vLLM begins a streamed response with 200 before the engine has said anything. Here the head of such a response waits
+for its first event, so that a request that is refused ends in 429 or 400, with a retry hint, as one without streaming.
+"""
+
+import json
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.common.errors import RequestEndedError
+from services.router.api_keys import ApiKeys
+from services.router.http_exchange import CURRENT_EXCHANGE, HttpExchange
+
+OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
+"""What monitoring reads without a key."""
+
+TRACE_ID_HEADER = "forerun-trace-id"
+
+ErrorBody = Callable[[RequestEndedError], tuple[int, bytes]]
+"""Status and JSON body in the app's own error shape."""
+
+
+class HttpEdge:
+    """See the module."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, max_body_bytes: int, error_body: ErrorBody) -> None:
+        self._app = app
+        self._keys = keys
+        self._max_body_bytes = max_body_bytes
+        self._error_body = error_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One exchange."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if scope["path"] not in OPEN_PATHS and not self._keys.allow(headers.get("authorization", "")):
+            await _refuse_key(scope, send)
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = _BoundedBody(receive, self._max_body_bytes)
+        if not body.admits(headers.get("content-length", "0")):
+            await body.refuse(send)
+            return
+        exchange = HttpExchange(headers={key.lower(): value for key, value in headers.items()})
+        token = CURRENT_EXCHANGE.set(exchange)
+        try:
+            await self._app(scope, body.receive, _Response(exchange, send, body, self._error_body).send)
+        finally:
+            CURRENT_EXCHANGE.reset(token)
+
+
+class _BoundedBody:
+    """A request body that stops at its limit."""
+
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._seen = 0
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._seen > self._max_bytes
+
+    def admits(self, content_length: str) -> bool:
+        """False when the announced length is over the limit; a wrong announcement is the server's to refuse."""
+        return not content_length.isdecimal() or int(content_length) <= self._max_bytes
+
+    async def receive(self) -> Message:
+        """The next piece; past the limit the body ends there, and the answer will say why."""
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if message["type"] == "http.request" and self.is_too_large:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return message
+
+    async def refuse(self, send: Send) -> None:
+        """413, and the connection closed instead of reading on."""
+        text = f"the request body is over {self._max_bytes} bytes (max_request_bytes)"
+        error = {"message": text, "type": "Request Entity Too Large", "param": None, "code": 413}
+        await _send_json(send, 413, json.dumps({"error": error}).encode(), {"connection": "close"})
+
+
+class _Response:
+    """Passes a response on; holds back the head of a stream until its first event shows what it will be."""
+
+    def __init__(self, exchange: HttpExchange, send: Send, body: _BoundedBody, error_body: ErrorBody) -> None:
+        self._exchange = exchange
+        self._send = send
+        self._body = body
+        self._error_body = error_body
+        self._held: Message | None = None
+        self._is_replaced = False
+
+    async def send(self, message: Message) -> None:
+        """What the app sends."""
+        if self._is_replaced:
+            return
+        if message["type"] == "http.response.start":
+            await self._start(message)
+        elif self._held is not None:
+            await self._first_event(message)
+        else:
+            await self._send(message)
+
+    async def _start(self, message: Message) -> None:
+        if self._body.is_too_large:
+            self._is_replaced = True
+            await self._body.refuse(self._send)
+        elif Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream"):
+            self._held = message
+        else:
+            await self._send(self._with_headers(message))
+
+    async def _first_event(self, message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("body") and message.get("more_body"):
+            return
+        exchange, head = self._exchange, self._held
+        self._held = None
+        if exchange.ended is not None and not exchange.has_output:
+            self._is_replaced = True
+            status, body = self._error_body(exchange.ended)
+            await _send_json(self._send, status, body, _retry_after(exchange.ended))
+        elif head is not None:
+            await self._send(self._with_headers(head))
+            await self._send(message)
+
+    def _with_headers(self, message: Message) -> Message:
+        headers = MutableHeaders(raw=list(message["headers"]))
+        if self._exchange.trace_id:
+            headers[TRACE_ID_HEADER] = self._exchange.trace_id
+        if self._exchange.ended is not None:
+            headers.update(_retry_after(self._exchange.ended))
+        return {**message, "headers": headers.raw}
+
+
+def _retry_after(error: RequestEndedError) -> dict[str, str]:
+    """Whole seconds, rounded up, as HTTP has it."""
+    return {} if error.retry_after_ms is None else {"retry-after": str(-(-error.retry_after_ms // 1000))}
+
+
+async def _refuse_key(scope: Scope, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await _send_json(send, 401, b'{"error":"Unauthorized"}', {"www-authenticate": "Bearer"})
+
+
+async def _send_json(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

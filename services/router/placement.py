@@ -1,0 +1,133 @@
+"""Puts one request on one replica: candidates, better of two, reservation, submission.
+
+1. Candidates serve the model and have a free place. None at all: UNAVAILABLE; none with a place: OVERLOAD.
+2. Two are drawn at random, the one with the smaller forecast KV pressure first.
+3. KV blocks are reserved on the first, else on the second.
+4. Refused on both, memory is full: the request still goes to the less loaded one, unreserved, since its bounded queue
+   decides whether it may wait. Without an answer from the ledger it goes unreserved, too.
+"""
+
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind
+
+from services.common import trace_names as names
+from services.common.errors import RequestEndedError, overloaded, unavailable
+from services.common.ledger import LedgerReplica, forecast_pressure
+from services.common.types import ReplicaState, Submission
+from services.router.kv_estimate import blocks_needed
+from services.router.picker import Candidate, draw_two
+from services.router.replica_pool import ReplicaPool
+from services.router.replica_session import ReplicaSession, SubmittedRequest
+from services.router.reservations import Reservations
+
+PRESSURES = "forerun.route.pressures"
+"""Span attribute: ``replica=pressure`` of each replica drawn, the better first."""
+
+
+class LedgerReadings(Protocol):
+    """What placement reads of the ledger, without waiting."""
+
+    @property
+    def replicas(self) -> Mapping[str, LedgerReplica]:
+        """The last view, however old."""
+        ...
+
+    @property
+    def reachable(self) -> bool:
+        """The last exchange with the ledger went well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """The part of the configuration that placement needs."""
+
+    expected_output_tokens: int
+    retry_after_ms: int
+
+
+class Placement:
+    """Chooses and submits; keeps nothing of the request."""
+
+    def __init__(
+        self,
+        pool: ReplicaPool,
+        readings: LedgerReadings | None,
+        reservations: Reservations,
+        options: PlacementOptions,
+        tracer: trace.Tracer,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._pool = pool
+        self._readings = readings
+        self._reservations = reservations
+        self._options = options
+        self._tracer = tracer
+        self._rng = rng or random.Random()
+
+    async def place(
+        self, submission: Submission, model: str, tried: Collection[str], parent: trace.Span
+    ) -> tuple[SubmittedRequest, str]:
+        """The submitted request and its reservation id (empty: none), on a replica that is not in ``tried``.
+
+        Raises ``RequestEndedError`` when no replica can take it.
+        """
+        context = trace.set_span_in_context(parent)
+        with self._tracer.start_as_current_span(names.SPAN_ROUTE, context, kind=SpanKind.INTERNAL) as span:
+            drawn = draw_two(self._candidates(submission, model, tried, span), self._rng)
+            span.set_attribute(PRESSURES, [f"{one.replica.replica_id}={one.pressure:.4f}" for one in drawn])
+            chosen, reservation_id = await self._reserve(drawn, submission)
+            blocks = self._blocks(submission, chosen)
+            span.set_attribute(names.REPLICA_ID, chosen.replica_id)
+            span.set_attribute(names.RESERVED_BLOCKS, blocks if reservation_id else 0)
+            try:
+                return chosen.submit(replace(submission, reservation_id=reservation_id), blocks), reservation_id
+            except RequestEndedError:
+                self._reservations.release(reservation_id)
+                raise
+
+    def can_take(self, model: str, tried: Collection[str]) -> bool:
+        """Whether some replica outside ``tried`` could take a request now."""
+        return bool(self._pool.candidates(model, tried))
+
+    def _candidates(
+        self, submission: Submission, model: str, tried: Collection[str], span: trace.Span
+    ) -> list[Candidate[ReplicaSession]]:
+        sessions = self._pool.candidates(model, tried)
+        span.set_attribute(names.CANDIDATES, len(sessions))
+        span.set_attribute(names.LEDGER_REACHABLE, self._readings is not None and self._readings.reachable)
+        if not sessions:
+            if any(session.state is ReplicaState.SERVING for session in self._pool.sessions.values()):
+                raise overloaded("all replicas are full", self._options.retry_after_ms)
+            raise unavailable("no replica is serving; try again later", self._options.retry_after_ms)
+        return [Candidate(session, self._pressure(session, submission)) for session in sessions]
+
+    def _pressure(self, session: ReplicaSession, submission: Submission) -> float:
+        """The ledger's forecast, or what this router alone has put there where that is more (the ledger's figures
+        are some moments old) or where the ledger does not know the replica."""
+        blocks = self._blocks(submission, session)
+        total = session.info.total_blocks if session.info is not None else 0
+        own = (session.own_blocks + blocks) / total if total else float(session.in_flight)
+        reading = None if self._readings is None else self._readings.replicas.get(session.replica_id)
+        return own if reading is None else max(own, forecast_pressure(reading, blocks))
+
+    async def _reserve(
+        self, drawn: list[Candidate[ReplicaSession]], submission: Submission
+    ) -> tuple[ReplicaSession, str]:
+        for candidate in drawn:
+            blocks = self._blocks(submission, candidate.replica)
+            reservation_id = await self._reservations.reserve(candidate.replica.replica_id, blocks)
+            if reservation_id is not None:
+                return candidate.replica, reservation_id
+        return drawn[0].replica, ""
+
+    def _blocks(self, submission: Submission, session: ReplicaSession) -> int:
+        if session.info is None:
+            return 1
+        prompt_tokens = len(submission.prompt_token_ids)
+        return blocks_needed(prompt_tokens, submission.sampling, session.info, self._options.expected_output_tokens)

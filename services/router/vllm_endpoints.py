@@ -1,0 +1,51 @@
+"""The router's own routes in vLLM's HTTP app, by its endpoint plugin interface: /forerun/replicas, /metrics."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.datastructures import State
+
+PLUGIN_NAME = "forerun"
+"""Of the entry point, and what ``VLLM_PLUGINS`` must name."""
+
+
+class ForerunEndpoints:
+    """An ``EndpointPlugin``. Its routes read ``app.state.forerun``, which the router sets before the app serves."""
+
+    name = PLUGIN_NAME
+    required_tasks = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Adds the routes; /metrics takes the place of vLLM's, which knows nothing of the router's registry."""
+        app.get("/forerun/replicas")(list_replicas)
+        app.get("/metrics")(metrics)
+
+    async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
+        """Nothing to prepare."""
+
+
+class ForerunState:
+    """What the routes read."""
+
+    def __init__(self, list_replicas: Callable[[], Message], registries: Sequence[CollectorRegistry]) -> None:
+        self.list_replicas = list_replicas
+        self.registries = registries
+
+
+async def list_replicas(request: Request) -> dict[str, Any]:
+    """``InferenceService.ListReplicas`` as JSON, with the proto's field names; fields at zero included."""
+    state: ForerunState = request.app.state.forerun
+    message = state.list_replicas()
+    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus exposition of the router's metrics and of vLLM's HTTP app."""
+    state: ForerunState = request.app.state.forerun
+    body = b"".join(generate_latest(registry) for registry in state.registries)
+    return Response(body, media_type=CONTENT_TYPE_LATEST)
