@@ -26,6 +26,7 @@ from services.workers.config import StageConfig
 
 M = TypeVar("M", bound=ConfigModel)
 
+ROUTER_SERVICE = "forerun.inference.v1.InferenceService"
 SECTION_ONLY_FIELDS = {"pipeline_stages", "tensor_parallel", "cores", "devices", "stage"}
 
 
@@ -197,6 +198,8 @@ class _Planner:
                 kind=kind,
                 command=(sys.executable, "-m", module, "--config", str(path)),
                 address=server.listen,
+                # Overall, the router says that it lives; its service, that a replica serves behind it.
+                health_service=ROUTER_SERVICE if kind is UnitKind.ROUTER else "",
                 metrics_addresses=tuple(address for address in (server.metrics_listen, more_metrics) if address),
                 replica_id=replica_id,
                 drain_timeout_s=server.drain_timeout_s,

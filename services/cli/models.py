@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from services.cli.console import output_console
 from services.cli.errors import EXIT_FAILED, CliError, reports_errors
 from services.cli.model_catalog import CATALOG
 from services.cli.model_progress import store_progress
@@ -82,7 +82,7 @@ def list_models(
     for row in rows:
         where = row["path"] or f"no: forerun models get {row['name']}"
         table.add_row(row["name"], row["summary"], row["license"], where)
-    Console().print(table)
+    output_console().print(table)
 
 
 def _download_snapshot(name: str, revision: str | None) -> str:

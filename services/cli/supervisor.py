@@ -136,7 +136,7 @@ class Supervisor:
 
     async def _ready(self, process: ManagedProcess) -> None:
         unit, plan = process.unit, self._plan
-        probe = asyncio.create_task(wait_ready(unit.kind, unit.address, plan.tls, plan.ledger))
+        probe = asyncio.create_task(wait_ready(unit, plan.tls, plan.ledger))
         try:
             await asyncio.wait({probe, process.exited}, return_when=asyncio.FIRST_COMPLETED)
             if process.exited.done():

@@ -28,6 +28,8 @@ class Unit:
     command: tuple[str, ...]
     address: str
     """host:port that is asked whether it is ready."""
+    health_service: str = ""
+    """The name that its health service is asked for; empty: overall."""
     metrics_addresses: tuple[str, ...] = ()
     """host:port of its Prometheus pages."""
     replica_id: str | None = None

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from services.cli.console import output_console
 from services.cli.errors import CliError, reports_errors
 from services.cli.launch_plan import plan_launch
 from services.cli.local_config import LocalConfig
@@ -72,7 +72,7 @@ def up(
 
 
 def _run(config: LocalConfig, file: Path, run: RunDir, cache: Path | None) -> int:
-    console = Console()
+    console = output_console()
     model = config.model
     if config.needs_model:
         with store_progress(config.model) as listen:

@@ -1,0 +1,79 @@
+"""``forerun trace``: one request's spans as a tree."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.console import output_console
+from services.cli.errors import EXIT_FAILED, CliError, reports_errors
+from services.cli.paths import DEFAULT_RUN_DIR
+from services.cli.run_dir import RunDir
+from services.cli.trace_render import render_trace
+from services.common.trace_names import SPAN_REQUEST
+from services.common.trace_store import AmbiguousTraceIdError, StoredSpan, read_trace
+
+command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+SHIPPING_S = 3.0
+"""Processes write their spans at least every second, so a trace is whole this long after its request ended."""
+
+POLL_S = 0.25
+
+
+@command.command()
+@reports_errors
+def trace(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Trace id, its first six or more digits, or a request id.")],
+    attributes: Annotated[bool, typer.Option("--attributes", "-a", help="Also every attribute and event.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object with all spans.")] = False,
+    run_dir: Annotated[Path, typer.Option(help="The run folder of `forerun up`.")] = DEFAULT_RUN_DIR,
+    traces_dir: Annotated[Path | None, typer.Option(help="Trace files elsewhere; default: the run folder's.")] = None,
+) -> None:
+    """Draw one request's trace: spans, durations, and when each ran.
+
+    Works while the system runs and after it has stopped, as long as the trace files are there.
+
+    \b
+    Examples:
+      forerun trace 4bf92f3577b34da6
+      forerun trace req-7 --attributes
+      forerun trace 4bf92f --json | jq '.spans[].name'
+    """
+    run = RunDir(run_dir)
+    folder = _traces_folder(run, traces_dir)
+    spans = _read(folder, id, wait_s=SHIPPING_S if run.is_locked() else 0.0)
+    if not spans:
+        raise CliError(f"nothing is known of {id!r} in {folder}; it was not sampled, or is older than the files", 1)
+    if as_json:
+        typer.echo(json.dumps({"trace_id": spans[0].trace_id, "spans": [asdict(span) for span in spans]}))
+        return
+    console = output_console()
+    console.print(render_trace(spans, console.width, attributes=attributes), soft_wrap=True)
+
+
+def _traces_folder(run: RunDir, chosen: Path | None) -> Path:
+    if chosen is not None:
+        return chosen
+    if not run.is_locked():
+        return run.traces
+    state = run.read_state()
+    if state.traces_dir is None:
+        raise CliError(f"traces go to the collector at {state.otlp_endpoint}; look there", EXIT_FAILED)
+    return state.traces_dir
+
+
+def _read(folder: Path, id: str, wait_s: float) -> list[StoredSpan]:
+    """Reads until the request's own span is there, which is written last; at most for ``wait_s``."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            spans = read_trace(folder, id)
+        except AmbiguousTraceIdError as error:
+            raise CliError(str(error)) from error
+        if any(span.name == SPAN_REQUEST for span in spans) or time.monotonic() > deadline:
+            return spans
+        time.sleep(POLL_S)
