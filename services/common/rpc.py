@@ -5,6 +5,7 @@ Keepalive: a client pings after 6 s without traffic and gives up 24 s later, so 
 5 s, with or without calls in flight, and never punish them.
 """
 
+import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def _keepalive_options() -> ChannelOptions:
     return [
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        # What really bounds the wait for an answer to a ping; a minute by default, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
@@ -114,8 +117,20 @@ def _target(address: str) -> str:
         raise ConfigError(f"gRPC address: {error}") from None
     if len(hosts) == 1:
         return address
-    scheme = "ipv6" if all(":" in host for host in hosts) else "ipv4"
-    return f"{scheme}:{','.join(_addresses(address))}"
+    versions = {_ip_version(host) for host in hosts}
+    if versions not in ({4}, {6}):
+        raise ConfigError(
+            f"gRPC address: {address}: several addresses must be IP addresses of one version; "
+            "for several behind one name, give the name"
+        )
+    return f"ipv{versions.pop()}:{','.join(_addresses(address))}"
+
+
+def _ip_version(host: str) -> int | None:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None
 
 
 def _check_plaintext(address: str, allow_plaintext: bool) -> None:

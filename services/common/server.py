@@ -1,9 +1,6 @@
 """The life of a gRPC server: bind checked, health truthful, statuses mapped, stop ordered and bounded."""
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
@@ -16,9 +13,10 @@ from services.common.address import is_loopback, join_address, split_address
 from services.common.config import ServerConfig, TlsConfig
 from services.common.errors import ConfigError
 from services.common.rpc import read_pem, server_options
+from services.common.signals import StopSignal, run_until_signal
 from services.common.status import StatusInterceptor, abort_with
 
-__all__ = ["GrpcServer", "abort_with", "run_until_signal"]
+__all__ = ["GrpcServer", "StopSignal", "abort_with", "run_until_signal"]
 
 HEALTH_TIMEOUT_S = 2.0
 """A health change waits this long for a watcher that does not read."""
@@ -141,19 +139,3 @@ def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     pair = (read_pem(tls.key_file, "tls.key_file"), read_pem(tls.cert_file, "tls.cert_file"))
     authority = read_pem(tls.ca_file, "tls.ca_file") if tls.ca_file else None
     return grpc.ssl_server_credentials([pair], authority, tls.require_client_cert)
-
-
-async def run_until_signal() -> signal.Signals:
-    """Waits for SIGINT or SIGTERM and returns it. The next one ends the process at once, without cleaning up."""
-    loop = asyncio.get_running_loop()
-    received: asyncio.Future[signal.Signals] = loop.create_future()
-
-    def on_signal(number: signal.Signals) -> None:
-        if received.done():
-            sys.stderr.flush()
-            os._exit(128 + number)
-        received.set_result(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
-    return await received
