@@ -15,21 +15,22 @@ def main() -> None:
     """Runs until told to stop and exits; see ``ExitCode``."""
     config = parse_service_args("python -m services.router", RouterConfig)
     setup_logging("router", config.telemetry)
-    code, is_loading = asyncio.run(_run(config))
-    if is_loading:
-        # Importing the engine's code cannot be interrupted, and Python would wait for it or crash in it.
-        sys.stderr.flush()
+    code = asyncio.run(_run(config))
+    sys.stderr.flush()
+    if config.tokenizer:
+        # All is closed. Tearing the engine's libraries down takes seconds and prints their reports of leaks; and while
+        # they are still being imported, Python could only wait for it.
         os._exit(code)
     sys.exit(code)
 
 
-async def _run(config: RouterConfig) -> tuple[ExitCode, bool]:
+async def _run(config: RouterConfig) -> ExitCode:
     try:
         router = Router(config)
     except ConfigError as error:
         print(f"python -m services.router: {error}", file=sys.stderr)  # noqa: T201
-        return ExitCode.BAD_CONFIG, False
-    return await router.run(), router.is_loading
+        return ExitCode.BAD_CONFIG
+    return await router.run()
 
 
 if __name__ == "__main__":

@@ -52,8 +52,6 @@ class ModelEdge:
         self._renderer: PromptRenderer | None = None if config.tokenizer else TokensOnly()
         self.is_ready = not config.tokenizer
         """Tokenizer loaded and HTTP up, as far as they are configured."""
-        self.is_loading = False
-        """A thread is loading; it cannot be stopped."""
 
     @property
     def renderer(self) -> PromptRenderer | None:
@@ -102,9 +100,7 @@ class ModelEdge:
         info = await self._pool.first_info()
         model = self._config.model or info.model
         _log.info("loading the tokenizer", model=model)
-        self.is_loading = True
         edge = await run_in_daemon_thread(lambda: self._load_now(model, info), "load-model")
-        self.is_loading = False
         _log.info("tokenizer loaded", model=model)
         return edge
 

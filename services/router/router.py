@@ -80,11 +80,6 @@ class Router:
         )
         self._metrics_server = self._build_metrics_server()
 
-    @property
-    def is_loading(self) -> bool:
-        """A thread still loads the model's files; it ends with the process only."""
-        return self._model_edge.is_loading
-
     async def run(self) -> ExitCode:
         """Until a signal, or until a part fails for good."""
         signalled = asyncio.create_task(run_until_signal(), name="signals")

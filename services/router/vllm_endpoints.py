@@ -1,13 +1,15 @@
 """The router's own routes in vLLM's HTTP app, by its endpoint plugin interface: /forerun/replicas, /metrics."""
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.datastructures import State
 
 PLUGIN_NAME = "forerun"
@@ -47,5 +49,24 @@ async def list_replicas(request: Request) -> dict[str, Any]:
 async def metrics(request: Request) -> Response:
     """Prometheus exposition of the router's metrics and of vLLM's HTTP app."""
     state: ForerunState = request.app.state.forerun
-    body = b"".join(generate_latest(registry) for registry in state.registries)
-    return Response(body, media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(_joined(state.registries)), media_type=CONTENT_TYPE_LATEST)
+
+
+def _joined(registries: Sequence[CollectorRegistry]) -> CollectorRegistry:
+    """All registries as one. Of a name that several have, such as the process's memory, the first one's counts:
+    scrapers refuse a page that has a sample twice."""
+    families: dict[str, Metric] = {}
+    for registry in registries:
+        for family in registry.collect():
+            families.setdefault(family.name, family)
+    joined = CollectorRegistry(auto_describe=False)
+    joined.register(_Families(families.values()))
+    return joined
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
