@@ -1,6 +1,6 @@
 """Turns what a servicer method raises into a gRPC status, for all methods of a server in one place."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
@@ -47,14 +47,21 @@ def trailing_metadata(error: RequestEndedError) -> tuple[tuple[str, str], ...]:
 
 
 def error_from_status(
-    code: grpc.StatusCode, details: str | None, trailing: grpc.aio.Metadata | tuple[tuple[str, str], ...] | None
+    code: grpc.StatusCode,
+    details: str | None,
+    trailing: grpc.aio.Metadata | Sequence[tuple[str, str | bytes]] | None,
+    *,
+    has_output: bool = False,
 ) -> RequestEndedError:
     """The client's side of ``abort_with``: what a peer ended a call with.
 
-    Without our metadata (another server, a proxy, gRPC itself) the outcome follows from the code.
+    Without our metadata (a lost connection, a proxy, gRPC itself) the outcome follows from the code; UNAVAILABLE
+    then means REPLICA_LOST when the call ``has_output`` already, since a retry would not be invisible.
     """
     metadata = {key: value for key, value in trailing or () if isinstance(value, str)}
     outcome = _OUTCOMES.get(metadata.get(OUTCOME_KEY, "")) or _OUTCOME_OF_CODE.get(code, Outcome.INTERNAL)
+    if OUTCOME_KEY not in metadata and has_output and outcome is Outcome.REJECTED_UNAVAILABLE:
+        outcome = Outcome.REPLICA_LOST
     retry_after = metadata.get(RETRY_AFTER_KEY, "")
     return RequestEndedError(
         outcome,
