@@ -3,9 +3,9 @@ port numbers, which come from a ``PortPicker``.
 """
 
 import json
-import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from services.cli.ports import PortPicker
 from services.cli.run_dir import RunDir
 from services.cli.units import LaunchPlan, Unit, UnitKind
 from services.common.config import ConfigModel, ServerConfig, TelemetryConfig
+from services.common.config_yaml import Location, YamlDocument
 from services.common.errors import ConfigError
 from services.common.ledger.config import LedgerConfig
 from services.router.config import RouterConfig
@@ -30,30 +31,46 @@ ROUTER_SERVICE = "forerun.inference.v1.InferenceService"
 SECTION_ONLY_FIELDS = {"pipeline_stages", "tensor_parallel", "cores", "devices", "stage"}
 
 
-def plan_launch(config: LocalConfig, run_dir: RunDir, model: str, ports: PortPicker, *, on_cuda: bool) -> LaunchPlan:
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the plan needs to know beyond the file."""
+
+    model: str
+    """What engines can load, from ``resolve_model``."""
+    cores: tuple[int, ...]
+    """CPU cores that may be used."""
+    on_cuda: bool
+    """Whether the installed engine runs on CUDA."""
+
+
+def plan_launch(
+    config: LocalConfig, document: YamlDocument, machine: Machine, run_dir: RunDir, ports: PortPicker
+) -> LaunchPlan:
     """The plan of everything that ``config`` names.
 
     Args:
         config: what the user wrote.
+        document: the file that it comes from, for error messages.
+        machine: what there is to run it.
         run_dir: where configuration files and traces go.
-        model: what engines can load, from ``resolve_model``.
         ports: replaces port 0.
-        on_cuda: whether the installed engine runs on CUDA.
 
     Raises:
         ConfigError: the parts do not fit together.
         CliError: there is no Redis to start.
     """
-    return _Planner(config, run_dir, model, ports, on_cuda=on_cuda).plan()
+    return _Planner(config, document, machine, run_dir, ports).plan()
 
 
 class _Planner:
-    def __init__(self, config: LocalConfig, run_dir: RunDir, model: str, ports: PortPicker, *, on_cuda: bool) -> None:
+    def __init__(
+        self, config: LocalConfig, document: YamlDocument, machine: Machine, run_dir: RunDir, ports: PortPicker
+    ) -> None:
         self._config = config
+        self._document = document
+        self._machine = machine
         self._run_dir = run_dir
-        self._model = model
         self._ports = ports
-        self._on_cuda = on_cuda
         self._files: dict[Path, str] = {}
         self._units: list[Unit] = []
         self._telemetry = self._telemetry_of_processes()
@@ -101,19 +118,19 @@ class _Planner:
     def _replicas(self, ledger: LedgerConfig) -> dict[str, str]:
         """Plans every replica; returns the scheduler's address by replica id."""
         processes = sum(replica.stage_processes for replica in self._config.replicas)
-        dealt = split_cores(sorted(os.sched_getaffinity(0)), processes) if processes else []
+        dealt = split_cores(self._machine.cores, processes) if processes else []
         addresses, first = {}, 0
-        for replica in self._config.replicas:
+        for index, replica in enumerate(self._config.replicas):
             last = first + replica.stage_processes
-            stages = self._stages(replica, dealt[first:last], first) if replica.stage_processes else []
-            addresses[replica.replica_id] = self._scheduler(replica, stages, ledger)
+            stages = self._stages(index, replica, dealt[first:last], first) if replica.stage_processes else []
+            addresses[replica.replica_id] = self._scheduler(index, replica, stages, ledger)
             first = last
         return addresses
 
-    def _stages(self, replica: ReplicaSection, dealt: list[list[int]], first: int) -> list[list[str]]:
+    def _stages(self, index: int, replica: ReplicaSection, dealt: list[list[int]], first: int) -> list[list[str]]:
         """Plans the replica's stage processes; returns their addresses by pipeline rank, then tensor rank."""
-        cores = cores_of_replica(replica.cores, dealt, on_cuda=self._on_cuda)
-        devices = devices_of_replica(replica.devices, first, len(dealt), on_cuda=self._on_cuda)
+        cores = cores_of_replica(replica.cores, dealt, on_cuda=self._machine.on_cuda)
+        devices = devices_of_replica(replica.devices, first, len(dealt), on_cuda=self._machine.on_cuda)
         addresses: list[list[str]] = []
         for rank in range(replica.stage_processes):
             stage, part = divmod(rank, replica.tensor_parallel)
@@ -126,28 +143,28 @@ class _Planner:
                 "device": devices[rank],
                 "peer_tls": self._client_tls,
             }
-            config = _build(StageConfig, fields, f"replicas: {replica.replica_id}: stage")
+            config = self._build(StageConfig, fields, ("replicas", index, "stage"))
             self._add(name, UnitKind.STAGE, "services.workers", config, server, replica.replica_id)
             if part == 0:
                 addresses.append([])
             addresses[stage].append(server.listen)
         return addresses
 
-    def _scheduler(self, replica: ReplicaSection, stages: list[list[str]], ledger: LedgerConfig) -> str:
+    def _scheduler(self, index: int, replica: ReplicaSection, stages: list[list[str]], ledger: LedgerConfig) -> str:
         server = self._server(replica.server)
         metrics = replica.engine_metrics_listen or ("127.0.0.1:0" if replica.engine == "vllm" else None)
         engine_metrics = self._ports.resolve(metrics) if metrics else None
         fields = replica.model_dump(exclude=SECTION_ONLY_FIELDS) | {
             "server": server,
             "engine_metrics_listen": engine_metrics,
-            "model": self._model,
+            "model": self._machine.model,
             "served_model_names": list(self._config.model_names),
             "stages": stages,
             "stage_tls": self._client_tls,
             "ledger": ledger,
             "telemetry": self._telemetry,
         }
-        config = _build(SchedulerConfig, fields, f"replicas: {replica.replica_id}")
+        config = self._build(SchedulerConfig, fields, ("replicas", index))
         name = f"{replica.replica_id}.scheduler"
         self._add(name, UnitKind.SCHEDULER, "services.scheduler", config, server, replica.replica_id, engine_metrics)
         return server.listen
@@ -162,9 +179,9 @@ class _Planner:
             "replica_tls": self._client_tls,
             "ledger": ledger,
             "telemetry": self._telemetry,
-            "model": self._model if section.tokenizer else None,
+            "model": self._machine.model if section.tokenizer else None,
         }
-        config = _build(RouterConfig, fields, "router")
+        config = self._build(RouterConfig, fields, ("router",))
         self._add("router", UnitKind.ROUTER, "services.router", config, server)
         return config
 
@@ -179,6 +196,19 @@ class _Planner:
                 "drain_timeout_s": section.drain_timeout_s if chose_drain else self._config.drain_timeout_s,
             }
         )
+
+    def _build(self, model: type[M], fields: Mapping[str, Any], section: Location) -> M:
+        """The service's own configuration, whose rules over several fields run here."""
+        try:
+            return model.model_validate(dict(fields))
+        except ValidationError as error:
+            problems = []
+            for detail in error.errors(include_url=False):
+                location = (*section, *detail["loc"])
+                field = ".".join(str(part) for part in location)
+                message = detail["msg"].removeprefix("Value error, ")
+                problems.append(f"{self._document.where(location)}: {field}: {message}")
+            raise ConfigError("\n".join(problems)) from None
 
     def _add(
         self,
@@ -205,18 +235,6 @@ class _Planner:
                 drain_timeout_s=server.drain_timeout_s,
             )
         )
-
-
-def _build(model: type[M], fields: Mapping[str, Any], where: str) -> M:
-    """The service's own configuration, whose rules over several fields run here."""
-    try:
-        return model.model_validate(dict(fields))
-    except ValidationError as error:
-        problems = (
-            ".".join(str(part) for part in detail["loc"]) + ": " + detail["msg"].removeprefix("Value error, ")
-            for detail in error.errors(include_url=False)
-        )
-        raise ConfigError(f"{where}: {'; '.join(problem.removeprefix(': ') for problem in problems)}") from None
 
 
 def _to_json(config: ConfigModel) -> str:

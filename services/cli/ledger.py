@@ -21,6 +21,7 @@ from services.common.ledger import Drift, LedgerConfig, LedgerRow, LedgerUnavail
 command = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    add_completion=False,
     no_args_is_help=True,
     help="Show the KV ledger, or check it against the engines.",
 )

@@ -16,7 +16,11 @@ from services.cli.model_store import ModelStore
 from services.cli.paths import cache_dir
 
 command = typer.Typer(
-    rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, help="Fetch and list models."
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Fetch and list models.",
 )
 
 CacheOption = Annotated[

@@ -1,17 +1,14 @@
 """Finds taken ports before anything starts, and names the line that asks for them."""
 
-from pathlib import Path
-
 from services.cli.local_config import LocalConfig
 from services.cli.ports import who_listens
 from services.common.address import split_address
-from services.common.config_yaml import Location, read_yaml
+from services.common.config_yaml import Location, YamlDocument
 from services.common.errors import ConfigError
 
 
-def check_ports(config: LocalConfig, file: Path) -> None:
-    """Raises ``ConfigError`` with one line for each fixed port of ``config`` that cannot be had."""
-    document = read_yaml(file)
+def check_ports(config: LocalConfig, document: YamlDocument) -> None:
+    """Raises ``ConfigError`` with one line for each fixed port that cannot be had; ``document`` is the file."""
     problems = []
     for location, address in _fixed_addresses(config):
         where = f"{document.where(location)}: {'.'.join(str(part) for part in location)}"

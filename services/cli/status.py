@@ -26,7 +26,7 @@ from services.cli.paths import DEFAULT_RUN_DIR
 from services.cli.readiness import SERVING
 from services.cli.run_dir import RunDir, RunState
 
-command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 STATE_STYLES = {SERVING: "green", "serving": "green", "draining": "yellow", "stalled": "yellow"}
 

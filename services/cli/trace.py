@@ -16,7 +16,7 @@ from services.cli.trace_render import render_trace
 from services.common.trace_names import SPAN_REQUEST
 from services.common.trace_store import AmbiguousTraceIdError, StoredSpan, read_trace
 
-command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 SHIPPING_S = 3.0
 """Processes write their spans at least every second, so a trace is whole this long after its request ended."""

@@ -1,6 +1,7 @@
 """``forerun up``: a whole system on this machine, until Ctrl-C."""
 
 import asyncio
+import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 
 from services.cli.console import output_console
 from services.cli.errors import CliError, reports_errors
-from services.cli.launch_plan import plan_launch
+from services.cli.launch_plan import Machine, plan_launch
 from services.cli.local_config import LocalConfig
 from services.cli.model_progress import store_progress
 from services.cli.model_resolve import resolve_model
@@ -22,8 +23,9 @@ from services.cli.supervisor import Policy
 from services.cli.system_run import SystemRun
 from services.cli.up_display import LineDisplay, LiveDisplay, address_table
 from services.common.config_file import load_config
+from services.common.config_yaml import YamlDocument, read_yaml
 
-command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 DEFAULT_FILE = Path("deploy/local.yaml")
 
@@ -62,16 +64,18 @@ def up(
     """
     config = load_config(_existing(file), LocalConfig, overrides or ())
     run = RunDir(run_dir)
+    document = read_yaml(file)
     with run.locked():
-        check_ports(config, file)
+        check_ports(config, document)
         if check:
+            plan_launch(config, document, _machine(config.model), run, PortPicker())
             typer.echo(f"{file}: all right")
             return
-        code = _run(config, file, run, cache)
+        code = _run(config, document, run, cache)
     raise typer.Exit(code)
 
 
-def _run(config: LocalConfig, file: Path, run: RunDir, cache: Path | None) -> int:
+def _run(config: LocalConfig, document: YamlDocument, run: RunDir, cache: Path | None) -> int:
     console = output_console()
     model = config.model
     if config.needs_model:
@@ -80,7 +84,7 @@ def _run(config: LocalConfig, file: Path, run: RunDir, cache: Path | None) -> in
     run.clear_logs()
     run.prune_traces()
     ports = PortPicker()
-    plan = plan_launch(config, run, model, ports, on_cuda=engine_is_cuda())
+    plan = plan_launch(config, document, _machine(model), run, ports)
     display = LiveDisplay(console, plan.units) if console.is_terminal else LineDisplay(console)
     policy = Policy(config.restart == "replica", config.max_restarts, config.start_timeout_s)
 
@@ -92,9 +96,13 @@ def _run(config: LocalConfig, file: Path, run: RunDir, cache: Path | None) -> in
 
     ports.release()
     try:
-        return asyncio.run(SystemRun(plan, run, policy, display, file).run(when_ready))
+        return asyncio.run(SystemRun(plan, run, policy, display, document.path).run(when_ready))
     finally:
         display.close()
+
+
+def _machine(model: str) -> Machine:
+    return Machine(model, tuple(sorted(os.sched_getaffinity(0))), engine_is_cuda())
 
 
 def _existing(file: Path) -> Path:

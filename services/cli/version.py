@@ -10,7 +10,7 @@ import typer
 from services.cli.errors import reports_errors
 from services.common.version import FORERUN_VERSION, SESSION_PROTOCOL_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
 
-command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "redis", "opentelemetry-sdk", "pydantic")
 
