@@ -1,24 +1,15 @@
-"""Spans in local files, one JSON object a line: written by a bounded exporter, read back by id.
-
-Each process writes ``<service>-<pid>.jsonl``; when that holds half of the byte limit it becomes
-``<service>-<pid>.1.jsonl`` and the previous one of that name is thrown away.
-"""
+"""Traces read back from the local files that ``trace_files`` describes, by trace id or request id."""
 
 import json
-import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from opentelemetry import trace
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-
-from services.common.span_pipeline import SpanDrops
+from services.common.trace_files import FileSpanExporter
 from services.common.trace_names import GEN_AI_RESPONSE_ID, REQUEST_ID
+
+__all__ = ["AmbiguousTraceIdError", "FileSpanExporter", "StoredEvent", "StoredSpan", "read_trace"]
 
 MIN_TRACE_ID_PREFIX = 6
 
@@ -59,103 +50,6 @@ class StoredSpan:
 
 class AmbiguousTraceIdError(Exception):
     """A prefix that more than one trace starts with; the message lists them."""
-
-
-class FileSpanExporter(SpanExporter):
-    """Appends spans to this process's file; never more than ``max_bytes`` on disk per process."""
-
-    def __init__(self, traces_dir: Path, service: str, max_bytes: int, drops: SpanDrops) -> None:
-        self._path = traces_dir / f"{service}-{os.getpid()}.jsonl"
-        self._older_path = traces_dir / f"{service}-{os.getpid()}.1.jsonl"
-        self._service = service
-        self._max_file_bytes = max_bytes // 2
-        self._drops = drops
-        self._lock = threading.Lock()
-        self._file: BinaryIO | None = None
-        self._spans_in_file = 0
-        self._spans_in_older = 0
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Writes the spans through to the file. Loses and counts them when the disk refuses."""
-        with self._lock:
-            try:
-                for span in spans:
-                    self._write(_line(span, self._service))
-                if self._file is not None:
-                    self._file.flush()
-            except OSError:
-                # The disk is full or the folder is gone: this batch may be lost, the next one starts afresh.
-                self._abandon()
-                return SpanExportResult.FAILURE
-        return SpanExportResult.SUCCESS
-
-    def shutdown(self) -> None:
-        """Closes the file."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  (the interface's signature)
-        """Every export is written through already."""
-        return True
-
-    def _write(self, line: bytes) -> None:
-        if len(line) > self._max_file_bytes:
-            self._drops.add("too-large", 1)
-            return
-        file = self._open()
-        if file.tell() + len(line) > self._max_file_bytes:
-            file = self._rotate()
-        file.write(line)
-        self._spans_in_file += 1
-
-    def _open(self) -> BinaryIO:
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("ab")
-        return self._file
-
-    def _rotate(self) -> BinaryIO:
-        self._open().close()
-        self._file = None
-        self._drops.add("rotated", self._spans_in_older)
-        self._path.replace(self._older_path)
-        self._spans_in_older, self._spans_in_file = self._spans_in_file, 0
-        return self._open()
-
-    def _abandon(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            # Closing flushes, and fails for the same reason as the write did.
-            with suppress(OSError):
-                file.close()
-
-
-def _line(span: ReadableSpan, service: str) -> bytes:
-    context = span.get_span_context()
-    if context is None:
-        raise ValueError("a span without a context cannot be stored")
-    record = {
-        "trace_id": trace.format_trace_id(context.trace_id),
-        "span_id": trace.format_span_id(context.span_id),
-        "parent_span_id": trace.format_span_id(span.parent.span_id) if span.parent else None,
-        "name": span.name,
-        "kind": span.kind.name.lower(),
-        "service": service,
-        "process_id": os.getpid(),
-        "start_ns": span.start_time,
-        "end_ns": span.end_time,
-        "status": span.status.status_code.name.lower(),
-        "status_message": span.status.description or "",
-        "attributes": dict(span.attributes or {}),
-        "events": [_event(event) for event in span.events],
-    }
-    return json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
-
-
-def _event(event: Event) -> dict[str, Any]:
-    return {"name": event.name, "time_ns": event.timestamp, "attributes": dict(event.attributes or {})}
 
 
 def read_trace(traces_dir: Path, id: str) -> list[StoredSpan]:
