@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from services.cli.console import output_console
+from services.cli.demonstration import Demonstration
 from services.cli.errors import CliError, reports_errors
 from services.cli.launch_plan import Machine, plan_launch
 from services.cli.local_config import LocalConfig
@@ -44,6 +45,8 @@ def up(
     cache: Annotated[
         Path | None, typer.Option("--cache-dir", help="Where models are kept; default: $FORERUN_CACHE.")
     ] = None,
+    prompt: Annotated[str | None, typer.Option(help="When everything is ready, answer this prompt.")] = None,
+    leave: Annotated[bool, typer.Option("--exit", help="With --prompt: stop after the answer.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Check the file and the ports, start nothing.")] = False,
 ) -> None:
     """Start Redis, stages, schedulers and the router; serve until Ctrl-C.
@@ -57,11 +60,14 @@ def up(
       forerun up
       forerun up -f deploy/local.yaml --set router.http_listen=127.0.0.1:8080
       forerun up --set model=Qwen/Qwen3-0.6B --set replicas.0.pipeline_stages=1
+      forerun up --prompt "Why is the sky blue?" --exit
       forerun up --check
 
     \b
     Exit codes: 0 stopped as asked, 1 something failed, 2 the file is wrong, 130 stopped while starting.
     """
+    if leave and prompt is None:
+        raise CliError("--exit needs --prompt; without one, Ctrl-C stops the system")
     config = load_config(_existing(file), LocalConfig, overrides or ())
     run = RunDir(run_dir)
     document = read_yaml(file)
@@ -71,11 +77,13 @@ def up(
             plan_launch(config, document, _machine(config.model), run, PortPicker())
             typer.echo(f"{file}: all right")
             return
-        code = _run(config, document, run, cache)
+        code = _run(config, document, run, cache, Demonstration(prompt, leave=leave))
     raise typer.Exit(code)
 
 
-def _run(config: LocalConfig, document: YamlDocument, run: RunDir, cache: Path | None) -> int:
+def _run(
+    config: LocalConfig, document: YamlDocument, run: RunDir, cache: Path | None, demonstration: Demonstration
+) -> int:
     console = output_console()
     model = config.model
     if config.needs_model:
@@ -90,9 +98,8 @@ def _run(config: LocalConfig, document: YamlDocument, run: RunDir, cache: Path |
 
     async def when_ready() -> int | None:
         display.close()
-        console.print(address_table(plan, str(run.logs)))
-        console.print("Ctrl-C drains and stops.", highlight=False)
-        return None
+        console.print(address_table(plan, run.logs))
+        return await demonstration.run(plan, config, console)
 
     ports.release()
     try:

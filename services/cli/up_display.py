@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -102,7 +103,7 @@ class LiveDisplay(LineDisplay):
         return table
 
 
-def address_table(plan: LaunchPlan, logs: str) -> Table:
+def address_table(plan: LaunchPlan, logs: Path) -> Table:
     """Where everything is, once it runs."""
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(style="bold", no_wrap=True)
@@ -120,5 +121,5 @@ def address_table(plan: LaunchPlan, logs: str) -> Table:
     if plan.ledger.enabled:
         own = "" if redis is None else "  (started here)"
         table.add_row("ledger", f"{plan.ledger.place}{own}  forerun ledger show")
-    table.add_row("logs", logs)
+    table.add_row("logs", str(logs))
     return table
