@@ -66,6 +66,9 @@ class SchedulerConfig(ConfigModel):
     stages: list[list[Address]] = Field(default_factory=list)
     """host:port of each stage process: one row a pipeline stage, one column a tensor-parallel rank. Empty: vLLM's
     own executor runs the model beside the engine core, for a single device."""
+    layer_partition: list[int] = Field(default_factory=list)
+    """Layers of each pipeline stage, first to last, for example [17, 13]. Empty: split evenly. The last stage also
+    carries the LM head, so it often does best with fewer."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages. Null: plain text."""
     stage_allow_plaintext: bool = False
@@ -108,6 +111,11 @@ class SchedulerConfig(ConfigModel):
         addresses = [address for row in self.stages for address in row]
         if repeated := sorted({address for address in addresses if addresses.count(address) > 1}):
             raise ValueError(f"stages: {', '.join(repeated)} occurs more than once; each rank is its own process")
+        if self.layer_partition and len(self.layer_partition) != len(self.stages):
+            raise ValueError(
+                f"layer_partition: names {len(self.layer_partition)} stages, there are {len(self.stages)}; give each "
+                "stage's layers, or remove it"
+            )
         if self.stages and self.engine == "fake":
             raise ValueError("stages: the fake engine has none; remove them or set engine: vllm")
         return self

@@ -49,6 +49,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         address=address,
         stages=config.stages,
         rendezvous=config.rendezvous or "",
+        layer_partition=config.layer_partition,
         stage_tls=config.stage_tls,
         stage_allow_plaintext=config.stage_allow_plaintext,
         step_timeout_s=config.step_timeout_s,
