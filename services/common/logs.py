@@ -26,12 +26,11 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
 
 
 def setup_logging(service: str, config: TelemetryConfig) -> None:
-    """Configures the process's logs; call once, before vLLM is imported. ``service`` is in every line."""
-    # vLLM else installs handlers of its own, and its lines would lack the request id.
-    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    """Configures the process's logs, vLLM's included, imported already or not. ``service`` is in every line."""
+    _take_over_vllm()
     shared = _shared_processors(service)
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
@@ -46,6 +45,14 @@ def setup_logging(service: str, config: TelemetryConfig) -> None:
     root.addHandler(handler)
     root.setLevel(config.log_level.upper())
     logging.captureWarnings(True)
+
+
+def _take_over_vllm() -> None:
+    """Lets vLLM's lines pass through our handler, which adds the request's ids; it installs one of its own else."""
+    os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
+    vllm = logging.getLogger("vllm")
+    vllm.handlers.clear()
+    vllm.propagate = True
 
 
 @contextmanager
