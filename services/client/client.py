@@ -186,15 +186,9 @@ async def _events(call: _Call, first: pb.GenerateResponse | None) -> AsyncGenera
                 return
             response = await call.read()
     except grpc.aio.AioRpcError as error:
-        raise _mid_answer(error_from_status(error.code(), error.details(), error.trailing_metadata())) from None
+        ended = error_from_status(error.code(), error.details(), error.trailing_metadata(), has_output=True)
+        raise ended from None
     raise RequestEndedError(Outcome.INTERNAL, "the router's stream ended without an end of the request")
-
-
-def _mid_answer(error: RequestEndedError) -> RequestEndedError:
-    """Once something was emitted a lost connection is no longer harmless."""
-    if error.outcome is Outcome.REJECTED_UNAVAILABLE:
-        return RequestEndedError(Outcome.REPLICA_LOST, f"the router was lost during the answer ({error.message})")
-    return error
 
 
 def _is_unavailable(error: BaseException) -> bool:

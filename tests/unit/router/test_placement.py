@@ -1,0 +1,145 @@
+"""Where a request goes: pressure, two draws, reservations, and what happens when none is to be had."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace
+
+from services.common.errors import RequestEndedError
+from services.common.outcome import Outcome
+from services.common.types import ReplicaState, SamplingOptions, Submission
+from services.router.kv_estimate import blocks_needed
+from services.router.picker import Candidate, draw_two
+from tests.support.router_fakes import (
+    FakeLedger,
+    FakePool,
+    FakeSession,
+    FakeSubmitted,
+    build_call,
+    ledger_replica,
+    replica_info,
+)
+
+SUBMISSION = Submission("x", tuple(range(32)), SamplingOptions(max_tokens=32))
+"""Four blocks of 16."""
+
+
+async def place(pool: FakePool, ledger: FakeLedger | None = None, tried: tuple[str, ...] = ()) -> FakeSubmitted:
+    placement = build_call(pool, ledger).placement
+    submitted, _ = await placement.place(SUBMISSION, "tiny", tried, trace.INVALID_SPAN)
+    return submitted  # type: ignore[return-value]
+
+
+async def test_less_forecast_pressure_wins() -> None:
+    readings = {
+        "full": ledger_replica("full", held=80),
+        "filling": ledger_replica("filling", held=10, forecast_peak=90),
+        "promised": ledger_replica("promised", held=10, reserved=60),
+        "idle": ledger_replica("idle", held=5),
+    }
+    for other in ("full", "filling", "promised"):
+        pool = FakePool(FakeSession(other), FakeSession("idle"))
+        assert (await place(pool, FakeLedger(replicas=readings))).replica_id == "idle"
+
+
+async def test_own_requests_count_where_the_ledger_knows_nothing() -> None:
+    busy, idle = FakeSession("busy"), FakeSession("idle")
+    busy.own_blocks = 50
+    for ledger in (
+        None,
+        FakeLedger(),
+        FakeLedger(replicas={"busy": ledger_replica("busy")}),
+        FakeLedger(reachable=False),
+    ):
+        assert (await place(FakePool(busy, idle), ledger)).replica_id == "idle"
+
+
+async def test_load_spreads_over_alike_replicas() -> None:
+    pool = FakePool(*(FakeSession(f"r{number}") for number in range(4)))
+    placement = build_call(pool).placement
+    for number in range(400):
+        await placement.place(Submission(f"x{number}", (1,), SamplingOptions()), "tiny", (), trace.INVALID_SPAN)
+    counts = Counter({name: session.in_flight for name, session in pool.sessions.items()})
+    assert sum(counts.values()) == 400
+    assert max(counts.values()) - min(counts.values()) <= 20
+
+
+async def test_a_refused_reservation_goes_to_the_other() -> None:
+    ledger = FakeLedger(
+        free={"r0": 0, "r1": 100}, replicas={"r0": ledger_replica("r0"), "r1": ledger_replica("r1", held=50)}
+    )
+    submitted = await place(FakePool(FakeSession("r0"), FakeSession("r1")), ledger)
+    assert submitted.replica_id == "r1"
+    assert ledger.asked == [("r0", 4), ("r1", 4)]
+    assert ledger.held[submitted.submission.reservation_id] == ("r1", 4)
+
+
+async def test_refused_everywhere_the_replicas_queue_decides() -> None:
+    ledger = FakeLedger(
+        free={"r0": 0, "r1": 0}, replicas={"r0": ledger_replica("r0", held=90), "r1": ledger_replica("r1")}
+    )
+    submitted = await place(FakePool(FakeSession("r0"), FakeSession("r1")), ledger)
+    assert submitted.replica_id == "r1"
+    assert submitted.submission.reservation_id == ""
+
+
+async def test_a_silent_ledger_costs_no_request() -> None:
+    submitted = await place(FakePool(FakeSession("r0")), FakeLedger(fails=True))
+    # The grant may have been made before its answer was lost, so the id travels along.
+    assert submitted.submission.reservation_id
+
+
+async def test_a_ledger_known_to_be_away_is_not_asked() -> None:
+    ledger = FakeLedger(reachable=False)
+    submitted = await place(FakePool(FakeSession("r0")), ledger)
+    assert (submitted.submission.reservation_id, ledger.asked) == ("", [])
+
+
+async def test_a_replica_that_leaves_meanwhile_gives_its_reservation_back() -> None:
+    session = FakeSession("r0")
+
+    class Leaves(FakeLedger):
+        async def reserve(self, replica_id: str, reservation_id: str, blocks: int) -> bool:
+            session.state = ReplicaState.DRAINING
+            return await super().reserve(replica_id, reservation_id, blocks)
+
+    ledger = Leaves()
+    under_test = build_call(FakePool(session), ledger)
+    await under_test.reservations.start()
+    with pytest.raises(RequestEndedError) as caught:
+        await under_test.placement.place(SUBMISSION, "tiny", (), trace.INVALID_SPAN)
+    assert caught.value.outcome is Outcome.REJECTED_UNAVAILABLE
+    await under_test.reservations.close()
+    assert ledger.held == {}
+
+
+@given(st.lists(st.floats(0, 2), min_size=1, max_size=6), st.integers())
+def test_two_draws_are_distinct_and_the_better_is_first(pressures: list[float], seed: int) -> None:
+    candidates = [Candidate(FakeSession(f"r{number}"), pressure) for number, pressure in enumerate(pressures)]
+    drawn = draw_two(candidates, random.Random(seed))
+    assert len(drawn) == min(2, len(candidates))
+    assert len({candidate.replica.replica_id for candidate in drawn}) == len(drawn)
+    assert drawn == sorted(drawn, key=lambda candidate: candidate.rank)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "blocks"),
+    [
+        (16, SamplingOptions(max_tokens=1), 2),
+        (17, SamplingOptions(max_tokens=16), 3),
+        (1, SamplingOptions(), 1 + 2),  # expected 32 of 256 allowed
+        (250, SamplingOptions(), 16 + 1),  # the context leaves 6
+        (16, SamplingOptions(n=4, max_tokens=16), 1 + 4),  # choices share the prompt
+    ],
+)
+def test_blocks_needed(prompt: int, sampling: SamplingOptions, blocks: int) -> None:
+    assert blocks_needed(prompt, sampling, replica_info("r0"), 32) == blocks
+
+
+@given(st.integers(1, 255), st.integers(1, 64), st.integers(1, 4096))
+def test_the_estimate_never_refuses_a_lone_request(prompt: int, choices: int, expected: int) -> None:
+    blocks = blocks_needed(prompt, SamplingOptions(n=choices), replica_info("r0"), expected)
+    assert 1 <= blocks <= 100
