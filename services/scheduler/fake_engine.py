@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 
-from services.common.errors import ConfigError
 from services.common.ledger import LedgerWriter, ReplicaTotals
 from services.common.types import Finished, GenerationEvent, ReplicaInfo, Submission
 from services.common.version import FORERUN_VERSION
@@ -44,7 +43,7 @@ class FakeEngine:
     async def start(self) -> None:
         await asyncio.sleep(self._config.start_time_s)
         if self._config.fail_start:
-            raise ConfigError("fake.fail_start: the engine was told not to start")
+            raise EngineLostError("the fake engine was told not to start")
         self._writer.start()
         self._publish()
         self._loop_task = asyncio.create_task(self._run(), name="fake-engine")

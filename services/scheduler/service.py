@@ -30,6 +30,7 @@ from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.monitor import StageMonitor, watch_engine
 from services.scheduler.servicer import SERVICE_NAME, SchedulerServicer, add_to_server
 from services.scheduler.status import ReplicaStatus
+from services.scheduler.tasks import end_tasks
 
 LET_GO_TIMEOUT_S = 2.0
 """What the engine gets to forget requests that are abandoned."""
@@ -130,12 +131,12 @@ class SchedulerService:
 
     async def _serve(self, engine: Engine, signalled: "asyncio.Task[signal.Signals]") -> ExitCode:
         front = self._open(engine)
-        helpers = [
+        helpers: list[asyncio.Task[object]] = [
             asyncio.create_task(self._follow_state(), name="health"),
             asyncio.create_task(self._watch_stages(), name="stages"),
             asyncio.create_task(watch_engine(engine, self._status), name="engine-watch"),
         ]
-        lost = asyncio.create_task(self._status.was_lost.wait())
+        lost: asyncio.Task[object] = asyncio.create_task(self._status.was_lost.wait())
         try:
             await self._server.set_serving(True)
             _log.info("serving", address=self._address(), replica=self._config.replica_id)
@@ -144,11 +145,7 @@ class SchedulerService:
                 self._status.lose("a part of the front failed")
             return await self._wind_down(front, lost)
         finally:
-            for task in (*helpers, lost):
-                task.cancel()
-            for result in await asyncio.gather(*helpers, lost, return_exceptions=True):
-                if isinstance(result, Exception):
-                    _log.error("a part of the front failed", exc_info=result)
+            await end_tasks([*helpers, lost])
 
     def _open(self, engine: Engine) -> Front:
         info = engine.info()
@@ -197,7 +194,7 @@ class SchedulerService:
 
     # -- stop ------------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self, front: Front, lost: "asyncio.Task[bool]") -> ExitCode:
+    async def _wind_down(self, front: Front, lost: "asyncio.Task[object]") -> ExitCode:
         """Finishes what can be finished, and gives the rest its end."""
         if not self._status.was_lost.is_set():
             self._status.drain("the replica stops")
@@ -214,7 +211,8 @@ class SchedulerService:
         await self._server.stop()
         if self._engine is not None:
             try:
-                await asyncio.wait_for(self._engine.stop(), ENGINE_STOP_TIMEOUT_S)
+                async with asyncio.timeout(ENGINE_STOP_TIMEOUT_S):
+                    await self._engine.stop()
             except TimeoutError:
                 _log.error("the engine did not stop in time", after_s=ENGINE_STOP_TIMEOUT_S)
         if metrics_server is not None:

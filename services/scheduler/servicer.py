@@ -59,7 +59,8 @@ class SchedulerServicer(service_pb2_grpc.SchedulerServiceServicer):
         for session in self._sessions:
             session.buffer.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._no_sessions.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._no_sessions.wait()
 
     # The stub knows generators only; a coroutine that writes is the other legal form.
     async def Session(  # type: ignore[override]
@@ -100,7 +101,8 @@ class SchedulerServicer(service_pb2_grpc.SchedulerServiceServicer):
 
     async def _hello(self, requests: RequestStream, context: Context) -> str:
         try:
-            first = await asyncio.wait_for(anext(requests, None), self._config.hello_timeout_s)
+            async with asyncio.timeout(self._config.hello_timeout_s):
+                first = await anext(requests, None)
         except TimeoutError:
             raise RequestEndedError(Outcome.DEADLINE, f"no hello within {self._config.hello_timeout_s} s") from None
         if first is None or first.WhichOneof("command") != "hello":
