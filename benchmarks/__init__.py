@@ -1,0 +1,1 @@
+"""Every measured claim of Forerun: runners, and the reports they wrote."""

@@ -1,0 +1,111 @@
+"""``python -m benchmarks.equality``: Forerun's text against plain vLLM's, token for token, at temperature 0.
+
+A hundred varied prompts (chat, code, maths, 1,000 to 4,000 tokens), each alone and eight at a time, through one and
+two stages. In float32 every token must agree. In bf16 kernels round differently by batch shape, so plain vLLM does
+not even agree with itself at another batch size: that disagreement is the measure for ours.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.forerun_run import generate
+from benchmarks.plain_vllm import PlainVllm
+from benchmarks.prompts import varied_prompts
+from benchmarks.report import Figure, write_report
+from benchmarks.systems import THREADS_OF_BOTH_CORES, engine_args, forerun_config
+from services.cli.background import BackgroundSystem
+from services.cli.model_resolve import resolve_model
+from services.cli.model_store import ModelStore
+from services.cli.paths import cache_dir
+from services.client.client import ForerunClient
+
+AT_A_TIME = 8
+STAGES = (1, 2)
+SEEDS = (7, 8)
+
+Texts = list[list[int]]
+console = Console(stderr=True)
+
+
+def main() -> None:
+    """Runs both precisions and writes the report; exit code 1 when a float32 token differs."""
+    options = _options()
+    model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
+    prompts = varied_prompts(model, options.prompts)
+    figures: dict[str, Figure] = {}
+    for dtype in options.dtypes:
+        figures |= _compare(model, dtype, prompts, options.tokens)
+    for name, figure in figures.items():
+        print(f"{name:40} {figure.median:g} {figure.unit}")
+    if not options.no_report:
+        write_report("equality", figures, (Path(__file__).parent / "page.md").read_text())
+    differing = sum(figure.median for name, figure in figures.items() if name.startswith("float32_differing"))
+    sys.exit(1 if differing else 0)
+
+
+def _compare(model: Path, dtype: str, prompts: Texts, tokens: int) -> dict[str, Figure]:
+    console.print(f"{dtype}: plain vLLM")
+    args = engine_args(model, dtype, enable_prefix_caching=False)
+    with PlainVllm(args, THREADS_OF_BOTH_CORES, [0, 1]) as plain:
+        alone = [answer.tokens for answer in plain.generate(prompts, tokens, one_by_one=True)]
+        together = [answer.tokens for group in _groups(prompts) for answer in plain.generate(group, tokens)]
+    figures = {f"{dtype}_plain_vllm_self_differing": _differing(alone, together)}
+    for stages in STAGES:
+        console.print(f"{dtype}: Forerun, {stages} stage(s)")
+        ours_alone, ours_together, seeded = asyncio.run(_forerun(model, dtype, stages, prompts, tokens))
+        figures[f"{dtype}_differing_pp{stages}_alone"] = _differing(alone, ours_alone)
+        figures[f"{dtype}_differing_pp{stages}_together"] = _differing(together, ours_together)
+        same, again, other = seeded
+        figures[f"{dtype}_seeded_pp{stages}_same_seed_differing"] = _differing(same, again)
+        figures[f"{dtype}_seeded_pp{stages}_other_seed_differing"] = _differing(same, other)
+    return figures
+
+
+async def _forerun(
+    model: Path, dtype: str, stages: int, prompts: Texts, tokens: int
+) -> tuple[Texts, Texts, tuple[Texts, Texts, Texts]]:
+    with BackgroundSystem(forerun_config(model, stages, dtype, enable_prefix_caching=False)) as system:
+        async with ForerunClient(system.state.router_grpc) as client:
+
+            async def texts(group: Texts, **how: int | bool) -> Texts:
+                return [answer.tokens for answer in await generate(client, group, tokens, **how)]  # type: ignore[arg-type]
+
+            alone = await texts(prompts, one_by_one=True)
+            together = [each for group in _groups(prompts) for each in await texts(group)]
+            few = prompts[:AT_A_TIME]
+            seeded = (
+                await texts(few, seed=SEEDS[0], one_by_one=True),
+                await texts(few, seed=SEEDS[0], one_by_one=True),
+                await texts(few, seed=SEEDS[1], one_by_one=True),
+            )
+    return alone, together, seeded
+
+
+def _groups(prompts: Texts) -> list[Texts]:
+    return [prompts[start : start + AT_A_TIME] for start in range(0, len(prompts), AT_A_TIME)]
+
+
+def _differing(expected: Sequence[list[int]], actual: Sequence[list[int]]) -> Figure:
+    """How many of the answers differ in at least one token."""
+    pairs = list(zip(expected, actual, strict=True))
+    count = float(sum(one != other for one, other in pairs))
+    return Figure(count, count, count, f"of {len(pairs)} answers", 1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.equality", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
+    parser.add_argument("--prompts", type=int, default=100, help="number of prompts")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="precisions")
+    parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Drives a running Forerun as a client would and notes when every token came."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.plain_vllm import Answer
+from services.client.client import ForerunClient
+from services.common.types import Delta, SamplingOptions
+
+
+async def generate(
+    client: ForerunClient,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    *,
+    one_by_one: bool = False,
+    seed: int | None = None,
+) -> list[Answer]:
+    """Greedy (or seeded, at temperature 1) answers of exactly ``max_tokens`` tokens, streamed."""
+    sampling = SamplingOptions(
+        temperature=0.0 if seed is None else 1.0, seed=seed, max_tokens=max_tokens, ignore_eos=True
+    )
+    if one_by_one:
+        return [await _one(client, prompt, sampling) for prompt in prompts]
+    return list(await asyncio.gather(*(_one(client, prompt, sampling) for prompt in prompts)))
+
+
+def decode_throughput(answers: Sequence[Answer]) -> float:
+    """Tokens per second while every request decodes: from the last first token to the first last token."""
+    begin = max(answer.times[0] for answer in answers)
+    end = min(answer.times[-1] for answer in answers)
+    tokens = sum(1 for answer in answers for when in answer.times if begin < when <= end)
+    return tokens / (end - begin)
+
+
+def scrape(addresses: Sequence[str], prefix: str) -> dict[str, float]:
+    """Sums of the samples whose names start with ``prefix``, over the metrics pages at ``addresses``."""
+    sums: dict[str, float] = {}
+    for address in addresses:
+        text = httpx.get(f"http://{address}/metrics", timeout=10).text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.startswith(prefix):
+                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
+
+
+async def _one(client: ForerunClient, prompt: Sequence[int], sampling: SamplingOptions) -> Answer:
+    answer = Answer([], [], time.monotonic())
+    async for event in client.generate(tuple(prompt), sampling):
+        if isinstance(event, Delta):
+            answer.tokens.extend(event.token_ids)
+            answer.times.extend([time.monotonic()] * len(event.token_ids))
+    return answer

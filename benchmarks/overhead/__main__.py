@@ -1,0 +1,155 @@
+"""``python -m benchmarks.overhead``: what the whole stack costs beside plain vLLM, in one interleaved run.
+
+One stage against in-process vLLM on the same two cores (decode throughput, time to first token), then two stages of
+one core each against stock vLLM's own pipeline parallelism (throughput, and how busy the stages are).
+"""
+
+import argparse
+import asyncio
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.progress import Progress
+
+from benchmarks.forerun_run import decode_throughput, generate, scrape
+from benchmarks.plain_vllm import PlainVllm
+from benchmarks.prompts import short_prompts
+from benchmarks.report import Figure, write_report
+from benchmarks.systems import STOCK_PIPELINE, THREADS_OF_BOTH_CORES, engine_args, forerun_config
+from services.cli.background import BackgroundSystem
+from services.cli.model_resolve import resolve_model
+from services.cli.model_store import ModelStore
+from services.cli.paths import cache_dir
+from services.cli.units import UnitKind
+from services.client.client import ForerunClient
+
+BATCHES_ONE_STAGE = (1, 8, 32)
+BATCHES_TWO_STAGES = (8, 16, 32)
+TTFT_PROMPTS_PER_ROUND = 4
+_BUSY, _IDLE, _OVERHEAD, _STEPS = (
+    "forerun_stage_busy_seconds_total",
+    "forerun_stage_idle_seconds_total",
+    "forerun_stage_overhead_seconds_total",
+    "forerun_stage_step_seconds_count",
+)
+
+Values = dict[str, list[float]]
+
+
+def main() -> None:
+    """Runs both parts and writes the report."""
+    options = _options()
+    model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
+    values: Values = defaultdict(list)
+    with Progress() as progress:
+        total = options.rounds * (len(BATCHES_ONE_STAGE) + len(BATCHES_TWO_STAGES))
+        task = progress.add_task("measuring", total=total)
+        asyncio.run(_one_stage(model, options, values, lambda: progress.advance(task)))
+        asyncio.run(_two_stages(model, options, values, lambda: progress.advance(task)))
+    figures = {name: Figure.of(values[name], _unit(name)) for name in sorted(values)}
+    for name, figure in figures.items():
+        print(f"{name:32} {figure.median:10.4g} {figure.unit}  [{figure.low:.4g}, {figure.high:.4g}]")
+    if not options.no_report:
+        write_report("overhead", figures, (Path(__file__).parent / "page.md").read_text())
+
+
+async def _one_stage(model: Path, options: argparse.Namespace, values: Values, advance: Callable[[], None]) -> None:
+    prompts = short_prompts(model, max(BATCHES_ONE_STAGE))
+    plain_args = engine_args(model, enable_prefix_caching=False)
+    config = forerun_config(model, 1, enable_prefix_caching=False)
+    with PlainVllm(plain_args, THREADS_OF_BOTH_CORES, [0, 1]) as plain, BackgroundSystem(config) as system:
+        async with ForerunClient(system.state.router_grpc) as client:
+            await generate(client, prompts, 4)
+            plain.generate(prompts, 4)
+            for _ in range(options.rounds):
+                for batch in BATCHES_ONE_STAGE:
+                    ours = decode_throughput(await generate(client, prompts[:batch], options.tokens))
+                    theirs = decode_throughput(plain.generate(prompts[:batch], options.tokens))
+                    values[f"decode_ratio_b{batch}"].append(ours / theirs)
+                    values[f"decode_tokens_per_s_b{batch}"].append(ours)
+                    values[f"plain_decode_tokens_per_s_b{batch}"].append(theirs)
+                    advance()
+                values["added_ttft_ms"].append(await _added_ttft_ms(client, plain, prompts))
+
+
+async def _added_ttft_ms(client: ForerunClient, plain: PlainVllm, prompts: list[list[int]]) -> float:
+    few = prompts[:TTFT_PROMPTS_PER_ROUND]
+    ours = await generate(client, few, 2, one_by_one=True)
+    theirs = plain.generate(few, 2, one_by_one=True)
+    medians = [statistics.median(each.times[0] - each.started for each in answers) for answers in (ours, theirs)]
+    return 1000 * (medians[0] - medians[1])
+
+
+async def _two_stages(model: Path, options: argparse.Namespace, values: Values, advance: Callable[[], None]) -> None:
+    prompts = short_prompts(model, max(BATCHES_TWO_STAGES))
+    # Stock vLLM's pipeline does not run in eager mode on a CPU; compiled, as it is shipped, it is the stronger one.
+    stock_args = engine_args(
+        model, enable_prefix_caching=False, pipeline_parallel_size=2, enforce_eager=False,
+        distributed_executor_backend="mp",
+    )  # fmt: skip
+    config = forerun_config(model, 2, layer_partition=options.layers, enable_prefix_caching=False)
+    with PlainVllm(stock_args, STOCK_PIPELINE, [0, 1]) as stock, BackgroundSystem(config) as system:
+        pages = [unit.metrics_addresses[0] for unit in system.units(UnitKind.STAGE)]
+        async with ForerunClient(system.state.router_grpc) as client:
+            await generate(client, prompts, 4)
+            stock.generate(prompts, 4)
+            for _ in range(options.rounds):
+                for batch in BATCHES_TWO_STAGES:
+                    ours = await _busy_round(client, prompts[:batch], options.tokens, pages, values)
+                    theirs = decode_throughput(stock.generate(prompts[:batch], options.tokens))
+                    values[f"pp2_vs_stock_vllm_b{batch}"].append(ours / theirs)
+                    values[f"pp2_tokens_per_s_b{batch}"].append(ours)
+                    values[f"stock_pp2_tokens_per_s_b{batch}"].append(theirs)
+                    advance()
+
+
+async def _busy_round(
+    client: ForerunClient, prompts: list[list[int]], tokens: int, pages: list[str], values: Values
+) -> float:
+    """One batch; notes how busy each stage was in the middle of it. Returns tokens per second."""
+    running = asyncio.create_task(generate(client, prompts, tokens))
+    # Prefill first, and a margin at the end: only the steady batch counts.
+    await asyncio.sleep(_margin_s(tokens))
+    before = [await asyncio.to_thread(scrape, [page], "forerun_stage_") for page in pages]
+    await asyncio.sleep(2 * _margin_s(tokens))
+    after = [await asyncio.to_thread(scrape, [page], "forerun_stage_") for page in pages]
+    if running.done():
+        raise RuntimeError("the batch ended before the stages were measured; raise --tokens")
+    answers = await running
+    busy, overhead = [], []
+    for earlier, later in zip(before, after, strict=True):
+        spent = {name: later[name] - earlier[name] for name in (_BUSY, _IDLE, _OVERHEAD, _STEPS)}
+        busy.append(spent[_BUSY] / (spent[_BUSY] + spent[_IDLE] + spent[_OVERHEAD]))
+        overhead.append(1000 * spent[_OVERHEAD] / spent[_STEPS])
+    values[f"stage_busy_b{len(prompts)}"].append(min(busy))
+    values["step_overhead_ms"].append(max(overhead))
+    return decode_throughput(answers)
+
+
+def _margin_s(tokens: int) -> float:
+    """Seconds before, and half of the seconds in, the measured part of a batch of ``tokens`` steps."""
+    return tokens * 0.01
+
+
+def _unit(name: str) -> str:
+    if name.endswith("_ms"):
+        return "ms"
+    if "tokens_per_s" in name:
+        return "tokens/s"
+    return "ratio"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved repetitions of everything")
+    parser.add_argument("--tokens", type=int, default=96, help="tokens of each answer")
+    parser.add_argument("--layers", type=int, nargs=2, default=[17, 13], help="layers of the two stages")
+    parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
