@@ -24,6 +24,9 @@ HEALTH_TIMEOUT_S = 2.0
 STOP_GRACE_S = 2.0
 """What calls still get, after the drain, before they are cancelled."""
 
+CANCEL_TIMEOUT_S = 3.0
+"""What cancelled calls get to clean up."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -75,9 +78,14 @@ class GrpcServer:
         await self.server.start()
 
     async def set_serving(self, serving: bool, service: str | None = None) -> None:
-        """Health of one service, or of all. Overall health is SERVING while every service is."""
+        """Health of one service, or of all. Overall health is SERVING while every service is.
+
+        Once ``stop`` has begun nothing is SERVING any more, whoever says so.
+        """
         if service is not None and service not in self._serving:
             raise ValueError(f"{service} is not one of this server's services {list(self._serving)}")
+        if serving and self._stopping is not None:
+            return
         names = list(self._serving) if service is None else [service]
         for name in names:
             self._serving[name] = serving
@@ -116,14 +124,22 @@ class GrpcServer:
 
     async def _stop(self, drain: Callable[[], Awaitable[None]] | None) -> None:
         await self.set_serving(False)
-        if drain is not None:
-            try:
-                await asyncio.wait_for(drain(), self._config.drain_timeout_s)
-            except TimeoutError:
-                _log.warning("drain timed out; calls left are cancelled", after_s=self._config.drain_timeout_s)
-            except Exception:  # noqa: BLE001  (the stop goes on whatever a drain does)
-                _log.exception("drain failed; stopping all the same")
-        await self.server.stop(STOP_GRACE_S)
+        if drain is not None and not await _bounded(drain(), self._config.drain_timeout_s, "drain"):
+            _log.warning("drain timed out; calls left are cancelled", after_s=self._config.drain_timeout_s)
+        if not await _bounded(self.server.stop(STOP_GRACE_S), STOP_GRACE_S + CANCEL_TIMEOUT_S, "stop"):
+            _log.warning("calls ignore their cancellation; stopped all the same")
+
+
+async def _bounded(work: Awaitable[None], timeout_s: float, name: str) -> bool:
+    """Whether ``work`` ended in time, well or badly; it is not waited for after that, even if it refuses to end."""
+    task = asyncio.ensure_future(work)
+    ended, _ = await asyncio.wait({task}, timeout=timeout_s)
+    if not ended:
+        task.cancel()
+        return False
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a step of the stop failed; the next one follows", step=name, exc_info=error)
+    return True
 
 
 def check_plaintext(listen: str, allow_plaintext: bool, field: str) -> None:

@@ -18,6 +18,7 @@ from forerun.inference.v1 import service_pb2, service_pb2_grpc
 
 from services.common.config import ClientTlsConfig, ServerConfig, TlsConfig
 from services.common.errors import ConfigError
+from services.common.metrics import MetricsServer
 from services.common.rpc import aio_channel, channel_options, server_options, sync_channel
 from tests.support.certificates import CertificateAuthority
 from tests.support.probe_service import probe_server
@@ -163,6 +164,26 @@ async def test_a_restarted_server_is_found_again_soon() -> None:
                 assert time.monotonic() - started < 4
 
 
+async def test_a_proxy_in_the_environment_stays_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with probe_server() as (server, _), aio_channel(server.address) as channel:
+        assert await ask(channel) == "float32"
+
+
+async def test_a_port_that_speaks_something_else_is_unavailable_at_once() -> None:
+    metrics = MetricsServer("127.0.0.1:0", [])
+    metrics.start()
+    try:
+        async with aio_channel(metrics.address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await ask(channel, timeout_s=8)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        metrics.stop()
+
+
 class Valve:
     """A TCP relay to one port that can go deaf: connections stay, nothing passes any more."""
 
@@ -277,6 +298,7 @@ async def test_keepalive(server_process: tuple[str, int]) -> None:
 CLIENT = """
 import asyncio, sys
 from forerun.inference.v1 import service_pb2, service_pb2_grpc
+from services.common.metrics import MetricsServer
 from services.common.rpc import aio_channel
 
 async def main():

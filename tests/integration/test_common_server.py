@@ -1,6 +1,7 @@
 """The life of a server: bind checked, health truthful, stop ordered and bounded, signals obeyed."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from forerun.inference.v1 import service_pb2, service_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from services.common import server as server_module
 from services.common.config import ServerConfig, TlsConfig
 from services.common.errors import ConfigError
 from services.common.rpc import aio_channel
@@ -156,7 +158,42 @@ async def test_a_failing_drain_does_not_stop_the_stop() -> None:
     async with probe_server() as (server, _):
         with structlog.testing.capture_logs() as logs:
             await asyncio.wait_for(server.stop(drain), 5)
-        assert [line["event"] for line in logs] == ["drain failed; stopping all the same"]
+        (line,) = logs
+        assert (line["step"], str(line["exc_info"])) == ("drain", "drain broke")
+
+
+async def test_work_that_ignores_its_cancellation_does_not_hold_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "STOP_GRACE_S", 0.2)
+    monkeypatch.setattr(server_module, "CANCEL_TIMEOUT_S", 0.3)
+    let_go = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    config = ServerConfig(drain_timeout_s=0.2)
+    async with probe_server(config) as (server, inference), aio_channel(server.address) as channel:
+        inference.hang = stubborn
+        stub = service_pb2_grpc.InferenceServiceStub(channel)
+        stream: Any = stub.Generate(service_pb2.GenerateRequest(model="stubborn"))
+        await stream.read()
+        await asyncio.wait_for(server.stop(stubborn), 3)
+        let_go.set()
+        await eventually(lambda: inference.open_streams == 0)
+
+
+async def test_nothing_is_serving_once_the_stop_has_begun() -> None:
+    async with probe_server() as (server, _), aio_channel(server.address) as channel:
+
+        async def drain() -> None:
+            # As a monitor would that has not heard of the stop.
+            await server.set_serving(True)
+            assert await health_of(channel) == NOT_SERVING
+
+        with structlog.testing.capture_logs() as logs:
+            await asyncio.wait_for(server.stop(drain), 5)
+        assert logs == []
 
 
 async def test_stop_twice_at_once_drains_once() -> None:
@@ -179,6 +216,7 @@ async def test_a_server_that_never_started_can_be_stopped() -> None:
 
 CHILD = """
 import asyncio, sys
+from services.common import server as server_module
 from services.common.config import ServerConfig
 from services.common.server import GrpcServer, StopSignal
 

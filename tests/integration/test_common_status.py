@@ -187,6 +187,14 @@ async def test_grpc_itself_cuts_off_what_is_far_over_the_limit() -> None:
         await call("unary-unary", channel, "fine")
 
 
+async def test_large_responses_pass_up_to_the_limit(channel: grpc.aio.Channel) -> None:
+    """gRPC's own limit for received messages is 4 MiB; a prompt's log probabilities are easily more."""
+    await call("unary-stream", channel, f"bytes:{15 * MEBIBYTE}")
+    error = await failure("unary-stream", channel, f"bytes:{17 * MEBIBYTE}")
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await call("unary-unary", channel, "fine")
+
+
 async def test_calls_over_the_limit_are_refused_at_once() -> None:
     async with (
         probe_server(ServerConfig(max_concurrent_rpcs=2)) as (server, inference),

@@ -100,3 +100,29 @@ def test_a_plain_process_leaves_its_spans_behind(
         child.wait()
     (path,) = tmp_path.glob("stage-*.jsonl")
     assert '"name":"one"' in path.read_text()
+
+
+SPAWNING = """
+import multiprocessing, sys
+from pathlib import Path
+from services.common.config import TelemetryConfig
+from services.common.tracing import setup_tracing
+
+def child(folder):
+    setup_tracing("core", TelemetryConfig(traces_dir=Path(folder))).tracer.start_span("one").end()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(sys.argv[1],))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+def test_a_spawned_child_leaves_its_spans_behind(tmp_path: Path) -> None:
+    """As vLLM starts its engine core."""
+    script, folder = tmp_path / "spawning.py", tmp_path / "traces"
+    script.write_text(SPAWNING)
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=30)
+    (path,) = folder.glob("core-*.jsonl")
+    assert '"name":"one"' in path.read_text()

@@ -1,7 +1,7 @@
 """Servicers with one behaviour per request, for tests of the server around them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -49,7 +49,8 @@ class ProbeInference(service_pb2_grpc.InferenceServiceServicer):
 
     def __init__(self) -> None:
         self.open_streams = 0
-        self.in_stream = asyncio.Event()
+        self.hang: Callable[[], Awaitable[object]] = asyncio.Event().wait
+        """What a stream for the model "stubborn" waits for."""
 
     async def GetModelInfo(self, request: Any, context: Any) -> Any:
         behaviour = dict(context.invocation_metadata()).get("behaviour", "")
@@ -58,10 +59,14 @@ class ProbeInference(service_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.open_streams += 1
-        self.in_stream.set()
         try:
             yield service_pb2.GenerateResponse(started=service_pb2.Started(request_id=request.request_id))
+            if request.model == "stubborn":
+                await self.hang()
             await behave(request.model, context)
+            if request.model.startswith("bytes:"):
+                text = "x" * int(request.model.removeprefix("bytes:"))
+                yield service_pb2.GenerateResponse(delta=generation_pb2.Delta(text=text))
             while request.model == "flood":
                 yield service_pb2.GenerateResponse(delta=generation_pb2.Delta(text="x" * 1024))
             yield service_pb2.GenerateResponse(finished=generation_pb2.Finished())
