@@ -190,8 +190,10 @@ async def test_grpc_itself_cuts_off_what_is_far_over_the_limit() -> None:
 async def test_large_responses_pass_up_to_the_limit(channel: grpc.aio.Channel) -> None:
     """gRPC's own limit for received messages is 4 MiB; a prompt's log probabilities are easily more."""
     await call("unary-stream", channel, f"bytes:{15 * MEBIBYTE}")
-    error = await failure("unary-stream", channel, f"bytes:{17 * MEBIBYTE}")
+    with structlog.testing.capture_logs() as logs:
+        error = await failure("unary-stream", channel, f"bytes:{17 * MEBIBYTE}")
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert [line["event"] for line in logs] == ["call failed"]
     await call("unary-unary", channel, "fine")
 
 
@@ -238,3 +240,21 @@ async def test_a_call_past_its_deadline_is_closed_and_says_so(
             pass
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await eventually(lambda: probe[1].open_streams == 0)
+
+
+async def test_clients_that_leave_at_any_moment_are_no_failures(
+    probe: tuple[GrpcServer, ProbeInference], channel: grpc.aio.Channel
+) -> None:
+    stub = service_pb2_grpc.InferenceServiceStub(channel)
+
+    async def leave(after_reads: int) -> None:
+        stream: Any = stub.Generate(service_pb2.GenerateRequest(model="flood"))
+        for _ in range(after_reads):
+            await stream.read()
+        stream.cancel()
+
+    with structlog.testing.capture_logs() as logs:
+        await asyncio.gather(*(leave(number * 7) for number in range(40)))
+        await eventually(lambda: probe[1].open_streams == 0)
+        await call("unary-unary", channel, "fine")
+    assert logs == []
