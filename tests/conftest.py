@@ -4,8 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.redis_server import RedisServer, free_port, redis_server_path
+
+# Examples are timed by the whole machine's load, so a deadline would fail tests for what others do.
+settings.register_profile("forerun", deadline=None)
+settings.load_profile("forerun")
 
 
 @pytest.fixture(name="free_port")
