@@ -34,7 +34,7 @@ class Outcome(StrEnum):
         """The HTTP status of a response that ends in this outcome before its first byte."""
         return _HTTP_STATUSES[self]
 
-    def to_proto(self) -> outcome_pb2.Outcome:
+    def to_proto(self) -> "outcome_pb2.Outcome.ValueType":
         """The enum value on the wire."""
         return outcome_pb2.Outcome.Value(f"OUTCOME_{self.name}")
 

@@ -45,6 +45,8 @@ class EngineCoreSettings(ConfigModel):
     """Logs and traces of the engine-core process."""
     metrics_listen: str | None = None
     """host:port of the engine-core process's Prometheus page; None: no page."""
+    metrics_allow_plaintext: bool = False
+    """True: that page, which is plain HTTP, may listen on other addresses than loopback."""
     engine_args_json: str = "{}"
     """The engine arguments that stages build their configuration from: the plain ones, before the front's own
     additions, with the parallel sizes of ``stages``."""

@@ -56,6 +56,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         ledger=config.ledger,
         telemetry=config.telemetry,
         metrics_listen=config.engine_metrics_listen,
+        metrics_allow_plaintext=config.server.allow_plaintext,
         engine_args_json=json.dumps(plain_arguments(config)),
         max_message_bytes=config.server.max_message_bytes,
     )

@@ -126,6 +126,6 @@ def _serve_metrics(settings: EngineCoreSettings, registry: CollectorRegistry) ->
     """The engine-core process's own page; vLLM's metrics live in the front process."""
     if settings.metrics_listen is None:
         return None
-    server = MetricsServer(settings.metrics_listen, [registry])
+    server = MetricsServer(settings.metrics_listen, [registry], allow_plaintext=settings.metrics_allow_plaintext)
     server.start()
     return server

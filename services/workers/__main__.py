@@ -18,7 +18,12 @@ def main() -> None:
     _claim_device(config)
     from services.workers.serve import serve  # noqa: PLC0415  imports torch and vLLM
 
-    sys.exit(asyncio.run(serve(config)))
+    code = asyncio.run(serve(config))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit, which would wait for the model thread: it may sit in a step or a rendezvous that never ends, and
+    # everything worth flushing has been.
+    os._exit(code)
 
 
 def _claim_device(config: StageConfig) -> None:

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from services.common.logs import setup_logging
 from services.common.metrics import MetricsServer
-from services.common.server import GrpcServer, run_until_signal
+from services.common.server import GrpcServer
+from services.common.signals import StopSignal
 from services.common.tracing import setup_tracing
 from services.workers.config import StageConfig
 from services.workers.metrics import StageMetrics
@@ -28,9 +29,10 @@ async def serve(config: StageConfig) -> int:
     A stage serves one scheduler generation, because torch.distributed and vLLM's model state cannot be taken down
     cleanly inside a process. Whoever started the stage starts it again.
     """
+    stop = StopSignal()
     setup_logging("worker", config.telemetry)
-    tracing = setup_tracing("worker", config.telemetry)
     registry = CollectorRegistry()
+    tracing = setup_tracing("worker", config.telemetry, registry)
     metrics = None
     if config.server.metrics_listen is not None:
         metrics = MetricsServer(config.server.metrics_listen, [registry], allow_plaintext=config.server.allow_plaintext)
@@ -42,7 +44,7 @@ async def serve(config: StageConfig) -> int:
         await server.start()
         await server.set_serving(True)
         _log.info("serving", port=server.port)
-        await _first(run_until_signal(), servicer.finished.wait())
+        await _first(stop.wait(), servicer.finished.wait())
     finally:
         await server.stop()
         await servicer.close()

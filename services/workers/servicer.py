@@ -30,6 +30,7 @@ from services.workers.vllm_stage import ModelStage
 _log = structlog.get_logger(__name__)
 
 _SENDER_CLOSE_S = 2.0
+_MODEL_CLOSE_S = 5.0
 
 T = TypeVar("T")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -159,14 +160,18 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         )
 
     async def close(self) -> None:
-        """Frees the model; every wait bounded by the stages around it, which are leaving too."""
+        """Ends what is open and frees the model; bounded, even while a step or a rendezvous hangs."""
         self._inbox.lose("this stage is stopping")
         if self._sender is not None:
             await self._sender.close(_SENDER_CLOSE_S)
-        if self._stage is not None:
-            await self._on_model_thread(self._stage.shutdown)
-        if self._spans is not None:
-            await self._on_model_thread(self._spans.close)
+        try:
+            async with asyncio.timeout(_MODEL_CLOSE_S):
+                if self._spans is not None:
+                    await self._on_model_thread(self._spans.close)
+                if self._stage is not None:
+                    await self._on_model_thread(self._stage.shutdown)
+        except TimeoutError:
+            _log.warning("model_thread_hangs", after_s=_MODEL_CLOSE_S)
         self._model_thread.shutdown(wait=False, cancel_futures=True)
 
     @property
