@@ -20,6 +20,8 @@ class Promise(Generic[T]):
         """Call on the event loop that will wait."""
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[T] = self._loop.create_future()
+        # An error that nobody waits for any more is no news.
+        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def keep(self, result: T) -> None:
         """The result; call from the thread."""

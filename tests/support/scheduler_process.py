@@ -24,7 +24,8 @@ class SchedulerProcess:
         config.setdefault("engine", "fake")
         self._folder = folder
         self._config_file = folder / f"scheduler-{self.address.rpartition(':')[2]}.json"
-        self._config_file.write_text(json.dumps(config))
+        self.config_text = json.dumps(config)
+        self._config_file.write_text(self.config_text)
         self._log_file = self._config_file.with_suffix(".log")
         self.process: subprocess.Popen[bytes] | None = None
 
