@@ -1,15 +1,18 @@
 """A session's messages to protobuf. Pure; the parts they are made of are in ``services.common.convert``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from forerun.scheduler.v1 import service_pb2
 
-from services.common.convert import event_to_proto, replica_info_to_proto, replica_state_to_proto
+from services.common.convert import delta_to_proto, event_to_proto, replica_info_to_proto, replica_state_to_proto
 from services.common.types import Delta, GenerationEvent, ReplicaInfo
 from services.scheduler.event_buffer import Outbound, StateNotice
 
 MESSAGE_ROOM = 0.9
 """Share of the message limit that a batch may fill, so that framing never tips it over."""
+
+Events = Sequence[tuple[str, GenerationEvent]]
+"""Request ids and what happened, in order."""
 
 
 def welcome(info: ReplicaInfo) -> service_pb2.SessionResponse:
@@ -28,18 +31,39 @@ def outbound_messages(outbound: Outbound, max_message_bytes: int) -> Iterator[se
     """As few messages as fit under the limit: one, as a rule. A delta too large for a message is split."""
     if outbound.notice is not None:
         yield state_change(outbound.notice)
+    if not outbound.events:
+        return
     limit = int(max_message_bytes * MESSAGE_ROOM)
+    whole = _whole(outbound.events)
+    if whole.ByteSize() <= limit:
+        yield whole
+    else:
+        yield from _parts(outbound.events, limit)
+
+
+def _whole(events: Events) -> service_pb2.SessionResponse:
+    # Runs once a token: built in place, since protobuf copies every finished message that is put into another one.
+    response = service_pb2.SessionResponse()
+    add = response.events.events.add
+    for request_id, event in events:
+        if isinstance(event, Delta):
+            add(request_id=request_id, delta=delta_to_proto(event))
+        else:
+            add().CopyFrom(event_to_proto(request_id, event))
+    return response
+
+
+def _parts(events: Events, limit: int) -> Iterator[service_pb2.SessionResponse]:
     batch: list[service_pb2.RequestEvent] = []
     batch_bytes = 0
-    for request_id, event in outbound.events:
+    for request_id, event in events:
         for message, size in _event_messages(request_id, event, limit):
             if batch and batch_bytes + size > limit:
                 yield _batch(batch)
                 batch, batch_bytes = [], 0
             batch.append(message)
             batch_bytes += size
-    if batch:
-        yield _batch(batch)
+    yield _batch(batch)
 
 
 def _event_messages(
