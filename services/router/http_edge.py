@@ -4,6 +4,8 @@ vLLM begins a streamed response with 200 before the engine has said anything. He
 for its first event, so that a request that is refused ends in 429 or 400, with a retry hint, as one without streaming.
 """
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -18,6 +20,11 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
 """What monitoring reads without a key."""
 
 TRACE_ID_HEADER = "forerun-trace-id"
+
+DISCARD_BYTES = 64 * 2**20
+DISCARD_TIMEOUT_S = 5.0
+"""What is still read, and thrown away, of a body that is refused: most clients look for the answer only when they
+have sent everything, and a connection closed before that shows them no answer but a broken connection."""
 
 ErrorBody = Callable[[RequestEndedError], tuple[int, bytes]]
 """Status and JSON body in the app's own error shape."""
@@ -46,12 +53,12 @@ class HttpEdge:
             return
         body = _BoundedBody(receive, self._max_body_bytes)
         if not body.admits(headers.get("content-length", "0")):
-            await body.refuse(send)
+            await body.refuse(send, headers)
             return
         exchange = HttpExchange(headers={key.lower(): value for key, value in headers.items()})
         token = CURRENT_EXCHANGE.set(exchange)
         try:
-            await self._app(scope, body.receive, _Response(exchange, send, body, self._error_body).send)
+            await self._app(scope, body.receive, _Response(exchange, headers, send, body, self._error_body).send)
         finally:
             CURRENT_EXCHANGE.reset(token)
 
@@ -80,18 +87,34 @@ class _BoundedBody:
             return {"type": "http.request", "body": b"", "more_body": False}
         return message
 
-    async def refuse(self, send: Send) -> None:
-        """413, and the connection closed instead of reading on."""
+    async def refuse(self, send: Send, headers: Headers) -> None:
+        """413, after what the client is sending anyway, and the connection closed."""
+        if headers.get("expect", "").lower() != "100-continue":
+            await self._discard(headers.get("content-length", "0"))
         text = f"the request body is over {self._max_bytes} bytes (max_request_bytes)"
         error = {"message": text, "type": "Request Entity Too Large", "param": None, "code": 413}
         await _send_json(send, 413, json.dumps({"error": error}).encode(), {"connection": "close"})
+
+    async def _discard(self, content_length: str) -> None:
+        if content_length.isdecimal() and int(content_length) > DISCARD_BYTES:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_TIMEOUT_S):
+                while self._seen <= DISCARD_BYTES:
+                    message = await self._receive()
+                    self._seen += len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
 
 
 class _Response:
     """Passes a response on; holds back the head of a stream until its first event shows what it will be."""
 
-    def __init__(self, exchange: HttpExchange, send: Send, body: _BoundedBody, error_body: ErrorBody) -> None:
+    def __init__(
+        self, exchange: HttpExchange, headers: Headers, send: Send, body: _BoundedBody, error_body: ErrorBody
+    ) -> None:
         self._exchange = exchange
+        self._headers = headers
         self._send = send
         self._body = body
         self._error_body = error_body
@@ -112,7 +135,7 @@ class _Response:
     async def _start(self, message: Message) -> None:
         if self._body.is_too_large:
             self._is_replaced = True
-            await self._body.refuse(self._send)
+            await self._body.refuse(self._send, self._headers)
         elif Headers(raw=message["headers"]).get("content-type", "").startswith("text/event-stream"):
             self._held = message
         else:

@@ -1,4 +1,4 @@
-"""The router's own routes in vLLM's HTTP app, by its endpoint plugin interface: /forerun/replicas, /metrics."""
+"""The router's own routes in vLLM's HTTP app, by its endpoint plugin interface."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +26,8 @@ class ForerunEndpoints:
         """Adds the routes; /metrics takes the place of vLLM's, which knows nothing of the router's registry."""
         app.get("/forerun/replicas")(list_replicas)
         app.get("/metrics")(metrics)
+        # vLLM's own handler turns "not available" into 500.
+        app.post("/scale_elastic_ep")(not_available)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Nothing to prepare."""
@@ -50,6 +52,11 @@ async def metrics(request: Request) -> Response:
     """Prometheus exposition of the router's metrics and of vLLM's HTTP app."""
     state: ForerunState = request.app.state.forerun
     return Response(generate_latest(_joined(state.registries)), media_type=CONTENT_TYPE_LATEST)
+
+
+async def not_available() -> None:
+    """501."""
+    raise NotImplementedError("not available through a router")
 
 
 def _joined(registries: Sequence[CollectorRegistry]) -> CollectorRegistry:
