@@ -46,7 +46,8 @@ class LedgerConfig(ConfigModel):
     lease_s: float = Field(default=6.0, ge=0.2, le=3600.0)
     """Seconds after which the entries of a silent replica, and a reservation that nobody admits, expire."""
     flush_interval_s: float = Field(default=0.1, ge=0.005, le=60.0)
-    """A replica writes at most this often, in seconds; it also writes every third of ``lease_s`` as a heartbeat."""
+    """A replica writes at most this often, in seconds. With nothing new it still writes every third of ``lease_s``,
+    or every second if that is more often."""
     refresh_interval_s: float = Field(default=0.2, ge=0.01, le=60.0)
     """A router reads all replicas this often, in seconds."""
     connect_timeout_s: float = Field(default=1.0, ge=0.05, le=30.0)

@@ -34,8 +34,12 @@ def connect(config: LedgerConfig) -> Redis:
 
 
 def connect_async(config: LedgerConfig, max_connections: int) -> AsyncRedis:
-    """An asyncio client; connects at its first command."""
-    pool = AsyncConnectionPool.from_url(_require_url(config), max_connections=max_connections, **_options(config))
+    """An asyncio client; connects at its first command. The caller limits the time of its calls."""
+    options = _options(config)
+    # With a limit of its own redis-py sends through asyncio.wait_for, which in Python 3.11 may swallow the caller's
+    # cancellation: a task that reserves would then run on after its request was cancelled.
+    options["socket_timeout"] = None
+    pool = AsyncConnectionPool.from_url(_require_url(config), max_connections=max_connections, **options)
     return AsyncRedis.from_pool(pool)
 
 
@@ -77,6 +81,7 @@ _ADVICE: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((ReadOnlyError,), "this is a read-only copy; name the primary Redis server"),
     ((OutOfMemoryError,), "Redis is out of memory"),
     ((BusyLoadingError,), "Redis is still loading its data"),
+    ((TimeoutError,), "no answer in time"),
 )
 
 

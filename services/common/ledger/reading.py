@@ -4,6 +4,7 @@ What is in Redis may have been written by another version or by hand: an entry t
 named in the log, and the others are read.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -37,7 +38,10 @@ async def read_ledger(config: LedgerConfig) -> list[LedgerRow]:
     if not config.enabled:
         raise LedgerUnavailableError("no ledger is configured (ledger.url is null)")
     try:
-        async with connect_async(config, max_connections=1) as client:
+        async with (
+            asyncio.timeout(config.connect_timeout_s + config.command_timeout_s),
+            connect_async(config, max_connections=1) as client,
+        ):
             return await LedgerReader(client, config.fleet).read(detailed=True)
     except LEDGER_ERRORS as error:
         raise LedgerUnavailableError(f"cannot read the ledger at {config.place}: {explain(error)}") from error
@@ -46,13 +50,13 @@ async def read_ledger(config: LedgerConfig) -> list[LedgerRow]:
 def parse_reply(reply: Sequence[Any]) -> Iterator[LedgerRow]:
     """Rows of the read script's answer, by replica id."""
     now_ms, rows = reply
-    for replica_id, fields, expired, held, reservations in sorted(rows, key=lambda row: str(row[0])):
+    for replica_id, fields, reserved, held, reservations in sorted(rows, key=lambda row: str(row[0])):
         # Between the expiry of an entry's hash and that of its name there may be a millisecond.
         if not fields:
             continue
         try:
             yield LedgerRow(
-                replica=_replica(str(replica_id), _pairs(fields), int(now_ms), int(expired)),
+                replica=_replica(str(replica_id), _pairs(fields), int(now_ms), int(reserved)),
                 held_requests={request: int(blocks) for request, blocks in _pairs(held).items()},
                 reservations=tuple(_reservations(reservations, int(now_ms))),
             )
@@ -64,7 +68,7 @@ def _pairs(flat: Sequence[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _replica(replica_id: str, fields: dict[str, str], now_ms: int, expired: int) -> LedgerReplica:
+def _replica(replica_id: str, fields: dict[str, str], now_ms: int, reserved: int) -> LedgerReplica:
     return LedgerReplica(
         replica_id=replica_id,
         generation=int(fields["generation"]),
@@ -72,8 +76,7 @@ def _replica(replica_id: str, fields: dict[str, str], now_ms: int, expired: int)
         total=int(fields["total"]),
         free=int(fields["free"]),
         held=int(fields["held"]),
-        # Expired reservations stay in the sum until the next writing script sweeps them.
-        reserved=int(fields["reserved"]) - expired,
+        reserved=reserved,
         forecast_peak=int(fields["forecast_peak"]),
         running=int(fields["running"]),
         waiting=int(fields["waiting"]),

@@ -8,7 +8,7 @@ Blocking calls; ``LedgerWriter`` keeps them off the engine's thread.
 import json
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
 from redis import Redis
@@ -39,9 +39,19 @@ class _Written:
 class ReplicaEntry:
     """Writes and retires the entry. Both raise ``LEDGER_ERRORS`` and ``GenerationFencedError``."""
 
-    def __init__(self, client: Redis, config: LedgerConfig, replica_id: str, address: str, generation: int) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        config: LedgerConfig,
+        replica_id: str,
+        address: str,
+        generation: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._identity = (replica_id, generation, config.lease_ms, config.lease_ms * FENCE_LEASES, uuid.uuid4().hex)
         self._address = address
+        self._clock = clock
         self._lease_s = config.lease_s
         self._keys = FleetKeys(config.fleet).replica(replica_id).as_list()
         self._write_script = client.register_script(scripts.load("write"))
@@ -49,7 +59,7 @@ class ReplicaEntry:
         self._sequence = 0
         self._known = _Written()
         self._open: dict[str, float] = {}
-        """Reservations that Redis may have for this replica's requests, by when they are surely gone (monotonic)."""
+        """Reservations that Redis may have for this replica's requests, by when they are surely gone (``clock``)."""
         self._renewed_at = 0.0
 
     def write(self, state: EngineState, settled: Collection[str]) -> bool:
@@ -69,7 +79,7 @@ class ReplicaEntry:
         self._check_fence(self._retire_script(keys=self._keys, args=[replica_id, generation]))
 
     def _track(self, state: EngineState, settled: Collection[str]) -> None:
-        now = time.monotonic()
+        now = self._clock()
         # Whatever is older than two leases has expired in Redis: the list stays short through any outage.
         self._open = {reservation: gone_at for reservation, gone_at in self._open.items() if gone_at > now}
         self._open.update(dict.fromkeys([*settled, *state.waiting], now + 2 * self._lease_s))
@@ -77,7 +87,7 @@ class ReplicaEntry:
     def _try_write(self, state: EngineState, base: _Written) -> bool:
         """False: Redis does not have ``base``."""
         self._sequence += 1
-        now = time.monotonic()
+        now = self._clock()
         renew = not base.sequence or now - self._renewed_at >= self._lease_s / 4
         changes = _changes(base, state, self._open, renew=renew)
         # Until the answer is there nobody knows what Redis has: an error leaves the next write whole.

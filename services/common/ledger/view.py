@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from redis.asyncio import Redis as AsyncRedis
-from redis.commands.core import AsyncScript
+from redis.exceptions import ResponseError
 
 from services.common.ledger import scripts
 from services.common.ledger.config import LedgerConfig
@@ -33,6 +32,15 @@ _MAX_REMEMBERED = 65536
 """Reservations whose replica is remembered for ``release``."""
 
 
+class _Redis:
+    """The connections of a started view and what it calls there."""
+
+    def __init__(self, config: LedgerConfig) -> None:
+        self.client = connect_async(config, _MAX_CALLS_IN_FLIGHT + 1)
+        self.reader = LedgerReader(self.client, config.fleet)
+        self.scripts = {name: self.client.register_script(scripts.load(name)) for name in ("reserve", "release")}
+
+
 class LedgerView:
     """Reads and reserves for one router. Belongs to the event loop that started it.
 
@@ -48,14 +56,13 @@ class LedgerView:
         self._outage = Outage("this router", config.place, self._metrics.reachable)
         self._replicas: Mapping[str, LedgerReplica] = {}
         self._read_at = -math.inf
+        self._suspect = False
+        """A call had no answer since the last reading."""
         self._slots = asyncio.Semaphore(_MAX_CALLS_IN_FLIGHT)
         self._open: dict[str, str] = {}
         """Replica of every reservation that was asked for and not released."""
-        self._client: AsyncRedis | None = None
+        self._redis: _Redis | None = None
         self._refresher: asyncio.Task[None] | None = None
-        self._reader: LedgerReader
-        self._reserve_script: AsyncScript
-        self._release_script: AsyncScript
 
     @property
     def replicas(self) -> Mapping[str, LedgerReplica]:
@@ -70,21 +77,18 @@ class LedgerView:
     @property
     def reachable(self) -> bool:
         """Whether Redis answered last time."""
-        return self._outage.reachable
+        return self._outage.reachable and not self._suspect
 
     @property
     def reason(self) -> str:
         """Why Redis is not reachable, for health and status; empty while it is."""
-        return self._outage.reason
+        return "the last call had no answer" if self._suspect else self._outage.reason
 
     async def start(self) -> None:
         """Tries a first reading, then goes on in the background. Returns in bounded time, Redis there or not."""
-        if not self._config.enabled or self._client is not None:
+        if not self._config.enabled or self._redis is not None:
             return
-        self._client = connect_async(self._config, _MAX_CALLS_IN_FLIGHT + 1)
-        self._reader = LedgerReader(self._client, self._config.fleet)
-        self._reserve_script = self._client.register_script(scripts.load("reserve"))
-        self._release_script = self._client.register_script(scripts.load("release"))
+        self._redis = _Redis(self._config)
         await self.refresh()
         self._refresher = asyncio.create_task(self._refresh_for_ever(), name="ledger-view")
 
@@ -93,18 +97,27 @@ class LedgerView:
         if self._refresher is not None:
             self._refresher.cancel()
             await asyncio.wait([self._refresher])
-        if self._client is not None:
-            await self._client.aclose()
-        self._client = self._refresher = None
+        if self._redis is not None:
+            await self._redis.client.aclose()
+        self._redis = self._refresher = None
+        self._outage.reachable = False
 
     async def refresh(self) -> bool:
         """Reads once, now. False: Redis did not answer, and the last view stays."""
+        redis = self._redis
+        if redis is None:
+            return False
         try:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.command_timeout_s):
-                rows = await self._reader.read(detailed=False)
+                rows = await redis.reader.read(detailed=False)
         except LEDGER_ERRORS as error:
             self._outage.failed(explain(error))
             return False
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the reading for good
+            _log.debug("ledger: cannot read", exc_info=True)
+            self._outage.failed(f"fault in the view: {error!r}")
+            return False
+        self._suspect = False
         self._replicas = {row.replica.replica_id: row.replica for row in rows}
         self._read_at = time.monotonic()
         self._outage.over()
@@ -125,18 +138,17 @@ class LedgerView:
         """
         if not replica_id or not reservation_id or blocks <= 0:
             raise ValueError("a reservation needs a replica, an id and at least one block")
+        known = reservation_id in self._open
         self._remember(reservation_id, replica_id)
         try:
-            verdict, *counts = await self._call(
-                self._reserve_script, replica_id, [reservation_id, blocks, self._config.lease_ms]
-            )
+            verdict, *counts = await self._call("reserve", replica_id, [reservation_id, blocks, self._config.lease_ms])
             if verdict == "UNKNOWN":
                 raise LedgerUnavailableError(f"the ledger has no live replica {replica_id!r}")
         except LedgerUnavailableError:
             self._metrics.reservations.labels("unavailable").inc()
             raise
         granted = bool(verdict == "GRANTED")
-        if not granted:
+        if not granted and not known:
             self._open.pop(reservation_id, None)
         self._note(replica_id, *counts)
         self._metrics.reservations.labels(verdict.lower()).inc()
@@ -148,7 +160,7 @@ class LedgerView:
         if replica_id is None:
             return
         try:
-            await self._call(self._release_script, replica_id, [reservation_id])
+            await self._call("release", replica_id, [reservation_id])
         except LedgerUnavailableError as error:
             _log.debug("ledger: reservation %s is left to its lease: %s", reservation_id, error)
 
@@ -164,10 +176,11 @@ class LedgerView:
         if seen is not None:
             self._replicas = {**self._replicas, replica_id: replace(seen, free=free, reserved=reserved)}
 
-    async def _call(self, script: AsyncScript, replica_id: str, args: list[Any]) -> Any:
-        if not self._outage.reachable:
-            # Known to be away: answer at once, the refresher finds out when it is back.
-            raise LedgerUnavailableError(f"the ledger at {self._config.place} is away: {self._outage.reason}")
+    async def _call(self, script: str, replica_id: str, args: list[Any]) -> Any:
+        redis = self._redis
+        if redis is None or not self.reachable:
+            # Known to be away: answer at once, the next reading finds out when it is back.
+            raise LedgerUnavailableError(f"the ledger at {self._config.place} is away: {self.reason}")
         try:
             async with asyncio.timeout(self._config.command_timeout_s):
                 await self._slots.acquire()
@@ -175,11 +188,12 @@ class LedgerView:
             raise LedgerUnavailableError(f"{_MAX_CALLS_IN_FLIGHT} calls to the ledger are in flight already") from error
         try:
             async with asyncio.timeout(self._config.command_timeout_s):
-                return await script(keys=self._keys.replica(replica_id).as_list(), args=args)
+                return await redis.scripts[script](keys=self._keys.replica(replica_id).as_list(), args=args)
         except LEDGER_ERRORS as error:
-            reason = explain(error)
-            self._outage.failed(reason)
-            raise LedgerUnavailableError(f"the ledger at {self._config.place} does not answer: {reason}") from error
+            # Redis that refuses is there; one that says nothing may be gone, and the next caller shall not wait too.
+            if not isinstance(error, ResponseError):
+                self._suspect = True
+            raise LedgerUnavailableError(f"ledger at {self._config.place}: {script}: {explain(error)}") from error
         finally:
             self._slots.release()
 

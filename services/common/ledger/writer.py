@@ -1,7 +1,8 @@
 """Keeps a replica's entry in the ledger true, without ever making the engine wait.
 
 The engine's thread leaves its newest state in a slot; a daemon thread writes it, at most every ``flush_interval_s``
-and at least every third of the lease. While Redis is away only the newest state waits, and attempts go on for ever.
+and, as a heartbeat, at least every third of the lease. While Redis is away only the newest state waits, and attempts
+go on for ever.
 """
 
 import logging
@@ -19,6 +20,9 @@ from services.common.ledger.replica_entry import GenerationFencedError, ReplicaE
 from services.common.ledger.types import EngineState, ReplicaTotals
 
 _log = logging.getLogger(__name__)
+
+_MAX_HEARTBEAT_S = 1.0
+"""An idle replica finds out within this time, in seconds, that Redis lost its entry."""
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -57,7 +61,7 @@ class LedgerWriter:
         self._settled: list[str] = []
         """Reservations that the state in the slot accounts for, not handed to the entry yet."""
         self._fenced = False
-        self._heartbeat_s = config.lease_s / 3
+        self._heartbeat_s = min(config.lease_s / 3, _MAX_HEARTBEAT_S)
         self._outage = Outage(f"replica {replica_id}", config.place, self._metrics.reachable)
 
     @property

@@ -23,7 +23,12 @@ local function drop_reservation(id)
   return true
 end
 
+-- To be called before any change of the sum.
 local function drop_expired(now)
+  -- The reservations may have expired as a whole, by their keys' time to live, and left the sum behind.
+  if redis.call('EXISTS', leases_key) == 0 and redis.call('EXISTS', replica_key) == 1 then
+    redis.call('HSET', replica_key, 'reserved', 0)
+  end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases_key, '-inf', now)) do
     drop_reservation(id)
   end
