@@ -4,6 +4,7 @@ Relies on (vLLM 0.32): the fields of ``SamplingParams`` and ``StructuredOutputsP
 """
 
 import json
+import re
 from typing import Any, Literal
 
 from vllm.exceptions import VLLMClientError
@@ -50,6 +51,8 @@ _LISTS = ("stop", "stop_token_ids", "bad_words")
 _OPTIONAL_LISTS = ("allowed_token_ids", "logprob_token_ids")
 """Lists there or None, tuples here."""
 
+_FIELDS = (*_SAME, *_LISTS, *_OPTIONAL_LISTS, "logit_bias", "extra_args", "repetition_detection")
+
 _UNSUPPORTED = ("prompt_logprob_token_ids", "prompt_logprob_start", "trace_decode_token_ids")
 """What vLLM's own server takes and a replica does not: in-process debugging and scoring."""
 
@@ -62,6 +65,10 @@ _CONSTRAINTS: dict[_Kind, str] = {
     "structural_tag": "structural_tag",
 }
 """Our kind of constraint to vLLM's field."""
+
+
+_NAMES = re.compile("|".join((r"^n\b", *(rf"\b{name}\b" for name in _FIELDS if name != "n"))))
+"""Finds the first option that a message of vLLM's names; a lone n anywhere but at its start may be anything."""
 
 
 def to_vllm(options: SamplingOptions, *, final_only: bool, max_tokens: int | None = None) -> SamplingParams:
@@ -121,10 +128,8 @@ def _field_of(error: Exception, options: SamplingOptions) -> str:
     if parameter := getattr(error, "parameter", None):
         return f"sampling.{parameter}"
     message = str(error)
-    for name in (*_SAME, *_LISTS, *_OPTIONAL_LISTS, "logit_bias", "extra_args"):
-        # Single letters would match anywhere.
-        if len(name) > 1 and name in message:
-            return f"sampling.{name}"
+    if named := _NAMES.search(message):
+        return f"sampling.{named[0]}"
     if options.structured_output is not None:
         return f"sampling.structured_output.{options.structured_output.kind}"
     return "prompt" if "prompt" in message else "sampling"
