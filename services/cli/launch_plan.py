@@ -218,8 +218,9 @@ class _Planner:
         config: ConfigModel,
         server: ServerConfig,
         replica_id: str | None = None,
-        more_metrics: str | None = None,
+        engine_metrics: str | None = None,
     ) -> None:
+        pages = ((name, server.metrics_listen), (f"{replica_id}.engine-core", engine_metrics))
         path = self._run_dir.configs / f"{name}.json"
         self._files[path] = _to_json(config)
         self._units.append(
@@ -230,7 +231,7 @@ class _Planner:
                 address=server.listen,
                 # Overall, the router says that it lives; its service, that a replica serves behind it.
                 health_service=ROUTER_SERVICE if kind is UnitKind.ROUTER else "",
-                metrics_addresses=tuple(address for address in (server.metrics_listen, more_metrics) if address),
+                metrics=tuple((page, address) for page, address in pages if address),
                 replica_id=replica_id,
                 drain_timeout_s=server.drain_timeout_s,
             )

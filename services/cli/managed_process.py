@@ -34,11 +34,6 @@ class ManagedProcess:
         return self._process.pid if self._process else 0
 
     @property
-    def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._exited is not None and not self._exited.done()
-
-    @property
     def seconds(self) -> float:
         """Since the start."""
         return time.monotonic() - self._started_at

@@ -57,7 +57,7 @@ async def _truth(unit: UnitState, tls: ClientTlsConfig | None) -> ReplicaTruth |
 
 
 async def _free_blocks(unit: UnitState) -> int:
-    page = f"http://{unit.metrics_addresses[0]}/metrics"
+    page = f"http://{unit.metrics[0][1]}/metrics"
     try:
         async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
             text = (await client.get(page)).raise_for_status().text

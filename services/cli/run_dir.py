@@ -13,9 +13,6 @@ from services.cli.units import UnitKind
 from services.common.config import ClientTlsConfig, ConfigModel
 from services.common.ledger.config import LedgerConfig
 
-MAX_KEPT_TRACE_BYTES = 256 * 2**20
-"""Traces of earlier runs beyond this are removed, the oldest first, when a run starts."""
-
 
 class UnitState(ConfigModel):
     """One running process."""
@@ -25,7 +22,8 @@ class UnitState(ConfigModel):
     replica_id: str | None
     pid: int
     address: str
-    metrics_addresses: tuple[str, ...]
+    metrics: tuple[tuple[str, str], ...]
+    """Name and host:port of its Prometheus pages, its own first."""
     log_file: Path
 
 
@@ -133,12 +131,3 @@ class RunDir:
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
-
-    def prune_traces(self) -> None:
-        """Removes the oldest traces of earlier runs beyond ``MAX_KEPT_TRACE_BYTES``."""
-        files = sorted(self.traces.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
-        kept = 0
-        for path in files:
-            kept += path.stat().st_size
-            if kept > MAX_KEPT_TRACE_BYTES:
-                path.unlink()

@@ -70,6 +70,8 @@ class Supervisor:
         self._reaper = Reaper()
         self._processes: dict[str, ManagedProcess] = {}
         self._restarts: dict[str, int] = {}
+        self._told: set[ManagedProcess] = set()
+        """Processes whose end the display knows of."""
 
     @property
     def processes(self) -> Sequence[ManagedProcess]:
@@ -140,7 +142,7 @@ class Supervisor:
         try:
             await asyncio.wait({probe, process.exited}, return_when=asyncio.FIRST_COMPLETED)
             if process.exited.done():
-                self._display.died(process)
+                self._tell_death(process)
                 raise StartError(f"{unit.name} {process.how_it_ended()} while starting")
             await probe
         finally:
@@ -151,14 +153,14 @@ class Supervisor:
         for process in self.processes:
             if process.unit.kind is UnitKind.ROUTER:
                 await asyncio.shield(process.exited)
-                self._display.died(process)
+                self._tell_death(process)
 
     async def _guard_redis(self) -> None:
         units = [unit for unit in self._plan.units if unit.kind is UnitKind.REDIS]
         while units:
             process = self._processes[units[0].name]
             await asyncio.shield(process.exited)
-            self._display.died(process)
+            self._tell_death(process)
             if not await self._restarted("redis", units):
                 self._display.message("Serving goes on without the KV ledger.")
                 return
@@ -167,7 +169,7 @@ class Supervisor:
         units = self._plan.of_replica(replica_id)
         while True:
             processes = [self._processes[unit.name] for unit in units]
-            self._display.died(await _first_dead(processes))
+            self._tell_death(await _first_dead(processes))
             # A replica lives and dies as a whole: its stages serve one start of its scheduler.
             await self._stop(processes, LOST_GRACE_S)
             if not await self._restarted(replica_id, units):
@@ -192,11 +194,17 @@ class Supervisor:
         await asyncio.gather(*(self._stop_one(process, grace_s) for process in processes))
 
     async def _stop_one(self, process: ManagedProcess, grace_s: float | None) -> None:
-        if process.is_running:
-            in_order = await process.stop(process.unit.drain_timeout_s + STOP_MARGIN_S if grace_s is None else grace_s)
-            if not in_order:
-                self._display.message(f"{process.unit.name} did not end in time and was killed.")
-            self._display.stopped(process.unit)
+        if process.pid == 0 or process in self._told:
+            return
+        self._told.add(process)
+        in_order = await process.stop(process.unit.drain_timeout_s + STOP_MARGIN_S if grace_s is None else grace_s)
+        if not in_order:
+            self._display.message(f"{process.unit.name} did not end in time and was killed.")
+        self._display.stopped(process.unit)
+
+    def _tell_death(self, process: ManagedProcess) -> None:
+        self._told.add(process)
+        self._display.died(process)
 
 
 async def _first_dead(processes: Sequence[ManagedProcess]) -> ManagedProcess:

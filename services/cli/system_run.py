@@ -111,7 +111,7 @@ class SystemRun:
                     replica_id=process.unit.replica_id,
                     pid=process.pid,
                     address=process.unit.address,
-                    metrics_addresses=process.unit.metrics_addresses,
+                    metrics=process.unit.metrics,
                     log_file=process.log_file,
                 )
                 for process in self._supervisor.processes

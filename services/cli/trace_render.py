@@ -10,6 +10,7 @@ from services.common.trace_names import OUTCOME, STAGE
 from services.common.trace_store import StoredSpan
 
 MIN_BAR_WIDTH = 10
+MAX_BAR_WIDTH = 100
 TIME_WIDTH = 10
 STATUS_STYLES = {"error": "red", "ok": "green"}
 
@@ -42,7 +43,8 @@ def _lines(rows: Sequence[TreeRow], width: int, *, attributes: bool) -> Iterator
     start, end = _extent([row.span for row in rows])
     name_width = max(len(row.prefix) + len(_label(row.span)) for row in rows)
     service_width = max(len(row.span.service) for row in rows)
-    bar_width = max(MIN_BAR_WIDTH, width - name_width - service_width - TIME_WIDTH - 6)
+    free = width - name_width - service_width - TIME_WIDTH - 6
+    bar_width = min(MAX_BAR_WIDTH, max(MIN_BAR_WIDTH, free))
     for row in rows:
         span = row.span
         style = STATUS_STYLES["error"] if span.status == "error" else "bold"

@@ -30,8 +30,8 @@ class Unit:
     """host:port that is asked whether it is ready."""
     health_service: str = ""
     """The name that its health service is asked for; empty: overall."""
-    metrics_addresses: tuple[str, ...] = ()
-    """host:port of its Prometheus pages."""
+    metrics: tuple[tuple[str, str], ...] = ()
+    """Name and host:port of its Prometheus pages, its own first."""
     replica_id: str | None = None
     """The replica that it belongs to."""
     drain_timeout_s: float = 0.0

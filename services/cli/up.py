@@ -90,7 +90,6 @@ def _run(
         with store_progress(config.model) as listen:
             model = resolve_model(config.model, ModelStore(cache_dir(cache)), listen)
     run.clear_logs()
-    run.prune_traces()
     ports = PortPicker()
     plan = plan_launch(config, document, _machine(model), run, ports)
     display = LiveDisplay(console, plan.units) if console.is_terminal else LineDisplay(console)

@@ -115,8 +115,8 @@ def address_table(plan: LaunchPlan, logs: Path) -> Table:
     traces = f"{plan.traces_dir}  forerun trace ID" if plan.traces_dir else f"{plan.otlp_endpoint}"
     table.add_row("traces", traces)
     for unit in reversed(plan.units):
-        for address in unit.metrics_addresses:
-            table.add_row(f"metrics, {unit.name}", f"http://{address}/metrics")
+        for name, address in unit.metrics:
+            table.add_row(f"metrics, {name}", f"http://{address}/metrics")
     redis = next((unit for unit in plan.units if unit.kind is UnitKind.REDIS), None)
     if plan.ledger.enabled:
         own = "" if redis is None else "  (started here)"

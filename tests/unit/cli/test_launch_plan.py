@@ -86,7 +86,7 @@ def test_every_file_is_what_its_service_reads(tmp_path: Path) -> None:
 
 def test_ports_are_chosen_and_never_twice(tmp_path: Path) -> None:
     made = plan(tmp_path, TWO_REPLICAS)
-    addresses = [address for unit in made.units for address in (unit.address, *unit.metrics_addresses)]
+    addresses = [address for unit in made.units for address in (unit.address, *dict(unit.metrics).values())]
     assert len(addresses) == len(set(addresses))
     assert not [address for address in addresses if address.endswith(":0")]
 

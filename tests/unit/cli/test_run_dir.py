@@ -17,7 +17,7 @@ from tests.support.redis_server import free_port
 
 def state(tmp_path: Path) -> RunState:
     unit = UnitState(
-        name="router", kind=UnitKind.ROUTER, replica_id=None, pid=1, address="a:1", metrics_addresses=("a:2",),
+        name="router", kind=UnitKind.ROUTER, replica_id=None, pid=1, address="a:1", metrics=(("router", "a:2"),),
         log_file=tmp_path / "log",
     )  # fmt: skip
     return RunState(
@@ -68,18 +68,6 @@ def test_private_files_are_private(tmp_path: Path) -> None:
         RunDir.write_private(path, text)
     assert path.read_text() == "two"
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_old_traces_are_pruned_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.cli.run_dir.MAX_KEPT_TRACE_BYTES", 25)
-    run = RunDir(tmp_path)
-    with run.locked():
-        for age in range(4):
-            path = run.traces / f"{age}.jsonl"
-            path.write_text("x" * 10)
-            os.utime(path, (1000 - age, 1000 - age))
-        run.prune_traces()
-        assert sorted(path.name for path in run.traces.iterdir()) == ["0.jsonl", "1.jsonl"]
 
 
 def test_ports() -> None:
