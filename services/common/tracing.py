@@ -23,6 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client import CollectorRegistry
 
 from services.common.config import TelemetryConfig
+from services.common.span_ids import SystemIdGenerator
 from services.common.span_pipeline import BoundedSpanProcessor, SpanDrops
 from services.common.trace_store import FileSpanExporter
 from services.common.version import FORERUN_VERSION
@@ -90,7 +91,9 @@ def setup_tracing(service: str, config: TelemetryConfig, registry: CollectorRegi
     drops = SpanDrops(registry)
     exporter = _exporter(service, config, drops)
     sampler = ParentBased(TraceIdRatioBased(config.sample_ratio if exporter is not None else 0.0))
-    provider = TracerProvider(sampler=sampler, resource=_resource(service), shutdown_on_exit=False)
+    provider = TracerProvider(
+        sampler=sampler, resource=_resource(service), shutdown_on_exit=False, id_generator=SystemIdGenerator()
+    )
     if exporter is not None:
         provider.add_span_processor(BoundedSpanProcessor(exporter, drops))
     tracing = Tracing(provider.get_tracer("forerun", FORERUN_VERSION), provider, drops)
