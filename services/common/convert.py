@@ -108,6 +108,7 @@ def replica_info_to_proto(info: ReplicaInfo) -> scheduler_pb2.GetReplicaInfoResp
         waiting_requests=info.waiting_requests,
         forerun_version=info.forerun_version,
         vllm_version=info.vllm_version,
+        free_blocks=info.free_blocks,
     )
 
 
@@ -132,6 +133,7 @@ def replica_info_from_proto(info: scheduler_pb2.GetReplicaInfoResponse) -> Repli
         waiting_requests=info.waiting_requests,
         forerun_version=info.forerun_version,
         vllm_version=info.vllm_version,
+        free_blocks=info.free_blocks,
     )
 
 

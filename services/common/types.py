@@ -184,3 +184,5 @@ class ReplicaInfo:
     waiting_requests: int = 0
     forerun_version: str = ""
     vllm_version: str = ""
+    free_blocks: int = 0
+    """KV blocks that a new request could take now."""

@@ -81,6 +81,7 @@ class FakeEngine:
             running_requests=len(self._running),
             waiting_requests=len(self._waiting),
             forerun_version=FORERUN_VERSION,
+            free_blocks=self._free_blocks,
         )
 
     async def generate(self, submission: Submission) -> AsyncGenerator[GenerationEvent, None]:

@@ -126,6 +126,7 @@ class VllmEngine:
             running_requests=load.running,
             waiting_requests=load.waiting,
             forerun_version=FORERUN_VERSION,
+            free_blocks=load.free_blocks,
             vllm_version=vllm_version(),
         )
 

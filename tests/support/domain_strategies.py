@@ -137,4 +137,5 @@ replica_infos = st.builds(
     waiting_requests=uint32,
     forerun_version=text,
     vllm_version=text,
+    free_blocks=uint64,
 )
