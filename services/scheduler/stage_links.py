@@ -5,11 +5,12 @@ losses come back as callbacks on the loop's thread. Nothing polls: the loop slee
 """
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc.aio
 from forerun.stage.v1 import service_pb2 as pb
@@ -19,6 +20,7 @@ from services.common.config import ClientTlsConfig
 from services.common.rpc import aio_channel
 
 T = TypeVar("T")
+_ExecuteCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.ExecuteRequest, pb.ExecuteResponse]"
 
 _CLOSE_TIMEOUT_S = 5.0
 _STREAM_END_S = 2.0
@@ -159,17 +161,25 @@ class StageLinks:
     async def _stream(self, link: _Link) -> None:
         try:
             with _naming(link):
-                async for reply in link.stub.Execute(self._plans(link)):
-                    self._on_reply(link.rank, reply)
+                call = link.stub.Execute()
+                writer = asyncio.create_task(self._write_plans(link, call))
+                try:
+                    async for reply in call:
+                        self._on_reply(link.rank, reply)
+                finally:
+                    writer.cancel()
             raise StageLostError(f"stage {link.rank} at {link.address} ended its stream")
         except StageLostError as error:
             if not self._closing and not self._lost:
                 self._lost = True
                 self._on_lost(error)
 
-    async def _plans(self, link: _Link) -> AsyncIterator[pb.ExecuteRequest]:
-        while (plan := await link.plans.get()) is not None:
-            yield plan
+    async def _write_plans(self, link: _Link, call: _ExecuteCall) -> None:
+        # Written one by one: gRPC's own reading of a request iterator leaves tasks behind when the stream breaks.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while (plan := await link.plans.get()) is not None:
+                await call.write(plan)
+            await call.done_writing()
 
     def _enqueue(self, plan: pb.ExecuteRequest, ranks: Sequence[int] | None) -> None:
         for link in self._links if ranks is None else (self._links[rank] for rank in ranks):

@@ -1,7 +1,6 @@
 """The sending side of the hop to the next stage: one long-lived stream, fed without blocking the model thread."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import grpc.aio
 from forerun.stage.v1 import service_pb2 as pb
@@ -37,12 +36,12 @@ class ActivationSender:
         await self._channel.close()
 
     async def _run(self) -> None:
-        stub = service_pb2_grpc.StageServiceStub(self._channel)
+        # Written one by one: gRPC's own reading of a request iterator leaves tasks behind when the stream breaks.
+        call = service_pb2_grpc.StageServiceStub(self._channel).PushActivations(wait_for_ready=True)
         try:
-            await stub.PushActivations(self._messages(), wait_for_ready=True)
-        except grpc.aio.AioRpcError as error:
-            self._broken = f"the next stage is gone: {error.code().name} {error.details()}"
-
-    async def _messages(self) -> AsyncIterator[pb.PushActivationsRequest]:
-        while (message := await self._queue.get()) is not None:
-            yield message
+            while (message := await self._queue.get()) is not None:
+                await call.write(message)
+            await call.done_writing()
+            await call
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            self._broken = f"the next stage is gone: {(await call.code()).name}: {await call.details()}"
