@@ -58,7 +58,12 @@ class ReplicaPool:
     @property
     def is_serving(self) -> bool:
         """At least one replica takes requests."""
-        return any(session.state is ReplicaState.SERVING for session in self._sessions.values())
+        return self.serves("")
+
+    def serves(self, model: str) -> bool:
+        """At least one replica takes requests for ``model``; empty: for any."""
+        sessions = self._sessions.values()
+        return any(session.state is ReplicaState.SERVING and _serves(session, model) for session in sessions)
 
     @property
     def model_names(self) -> tuple[str, ...]:

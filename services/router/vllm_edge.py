@@ -40,7 +40,7 @@ class VllmEdge:
         registries: Sequence[CollectorRegistry],
     ) -> tuple[ASGIApp, Any]:
         """The app to serve, and vLLM's state in it. Raises ``ConfigError``."""
-        client = RouterEngineClient(call, pool, admission, self.renderer)
+        client = RouterEngineClient(call, pool, admission, self.renderer, self._args.served_model_name[0])
         app, inner = await build_http_app(
             self._args, client, keys, max_body_bytes, list_replicas, [*registries, REGISTRY]
         )

@@ -29,7 +29,11 @@ SUPPORTED_TASKS: tuple[SupportedTask, ...] = ("generate",)
 class RouterEngineClient(UnservedEngineMethods):
     """Generates and tells health; everything else belongs to replicas and answers 501."""
 
-    def __init__(self, call: GenerateCall, pool: ReplicaPool, admission: Admission, renderer: VllmRenderer) -> None:
+    def __init__(
+        self, call: GenerateCall, pool: ReplicaPool, admission: Admission, renderer: VllmRenderer, model: str
+    ) -> None:
+        """``model``: the served name whose files ``renderer`` has loaded; other models of the fleet are not served."""
+        self._model = model
         self._call = call
         self._pool = pool
         self._admission = admission
@@ -59,7 +63,7 @@ class RouterEngineClient(UnservedEngineMethods):
         """Raises 429 or 503 before a response is begun."""
         try:
             self._admission.check_room()
-            if not self._pool.is_serving:
+            if not self._pool.serves(self._model):
                 raise unavailable("no replica is serving; try again later")
         except RequestEndedError as error:
             raise _noted(error) from None
@@ -108,6 +112,7 @@ class RouterEngineClient(UnservedEngineMethods):
             sampling=from_vllm(params),
             edge=Edge.HTTP,
             request_id=wire_request_id(request_id, self._admission.holds),
+            model=self._model,
             priority=priority,
             final_only=params.output_kind is RequestOutputKind.FINAL_ONLY,
             traceparent=headers.get("traceparent", ""),
@@ -118,7 +123,7 @@ class RouterEngineClient(UnservedEngineMethods):
 
     async def check_health(self) -> None:
         """Raises ``EngineDeadError``, which answers 503, while no replica serves or the router is stopping."""
-        if self._admission.closed or not self._pool.is_serving:
+        if self._admission.closed or not self._pool.serves(self._model):
             raise EngineDeadError()
 
     async def get_supported_tasks(self) -> tuple[SupportedTask, ...]:
