@@ -53,6 +53,17 @@ async def tls_in_front_of(server: RedisServer, context: ssl.SSLContext) -> Async
         front.close()
 
 
+async def test_a_unix_socket_serves_too(tmp_path: Path) -> None:
+    socket = tmp_path / "redis.sock"
+    with running_redis(tmp_path / "redis", "--unixsocket", str(socket)):
+        config = quick(f"unix://{socket}?db=3")
+        with running_writer(config) as writer:
+            writer.publish(totals(100))
+            await row_that(config, lambda row: True)
+            async with running_view(config) as view:
+                assert await view.reserve("r0", "x", 1)
+
+
 async def test_user_and_password_come_from_a_file_that_may_change(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("first\n")

@@ -1,5 +1,6 @@
 """Where the KV ledger is and how fast it notices what changed."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -19,6 +20,10 @@ def _checked_url(value: str) -> str:
         raise ValueError("names no socket; write unix:///path/to/redis.sock")
     if parts.scheme != "unix" and not parts.hostname:
         raise ValueError("names no host; write redis://host:port/database")
+    if parts.scheme != "unix" and not re.fullmatch(r"/?|/\d+", parts.path):
+        raise ValueError("ends in something else than the number of a database; write redis://host:port/0")
+    if parts.port == 0:  # a port that is no number raises here, with a message of its own
+        raise ValueError("names port 0, which is none")
     # redis-py lets options in the URL override the caller's, which would undo time limits and TLS checks.
     if extra := set(parse_qs(parts.query, keep_blank_values=True)) - {"db"}:
         raise ValueError(f"takes no options but db, and has {', '.join(sorted(extra))}; use the fields beside url")

@@ -30,16 +30,18 @@ LEDGER_ERRORS = (RedisError, OSError)
 
 def connect(config: LedgerConfig) -> Redis:
     """A blocking client with one connection; connects at its first command."""
-    return Redis.from_pool(ConnectionPool.from_url(_require_url(config), max_connections=1, **_options(config)))
+    url = _require_url(config)
+    return Redis.from_pool(ConnectionPool.from_url(url, max_connections=1, **_options(config, url)))
 
 
 def connect_async(config: LedgerConfig, max_connections: int) -> AsyncRedis:
     """An asyncio client; connects at its first command. The caller limits the time of its calls."""
-    options = _options(config)
+    url = _require_url(config)
+    options = _options(config, url)
     # With a limit of its own redis-py sends through asyncio.wait_for, which in Python 3.11 may swallow the caller's
     # cancellation: a task that reserves would then run on after its request was cancelled.
     options["socket_timeout"] = None
-    pool = AsyncConnectionPool.from_url(_require_url(config), max_connections=max_connections, **options)
+    pool = AsyncConnectionPool.from_url(url, max_connections=max_connections, **options)
     return AsyncRedis.from_pool(pool)
 
 
@@ -91,11 +93,10 @@ def _require_url(config: LedgerConfig) -> str:
     return config.url
 
 
-def _options(config: LedgerConfig) -> dict[str, Any]:
+def _options(config: LedgerConfig, url: str) -> dict[str, Any]:
     options: dict[str, Any] = {
         "socket_timeout": config.command_timeout_s,
         "socket_connect_timeout": config.connect_timeout_s,
-        "socket_keepalive": True,
         "decode_responses": True,
         "encoding_errors": "replace",
         # No greetings that only newer servers understand; replies as lists on every version.
@@ -107,6 +108,8 @@ def _options(config: LedgerConfig) -> dict[str, Any]:
         options["credential_provider"] = _PasswordFile(config.password_file, config.username)
     elif config.username is not None:
         options["username"] = config.username
+    if not url.startswith("unix:"):
+        options["socket_keepalive"] = True
     if config.uses_tls:
         options["ssl_ca_certs"] = _path(config.tls_ca_file)
         options["ssl_certfile"] = _path(config.tls_cert_file)

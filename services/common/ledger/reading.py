@@ -5,9 +5,9 @@ named in the log, and the others are read.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from redis.asyncio import Redis as AsyncRedis
 
@@ -47,28 +47,29 @@ async def read_ledger(config: LedgerConfig) -> list[LedgerRow]:
         raise LedgerUnavailableError(f"cannot read the ledger at {config.place}: {explain(error)}") from error
 
 
-def parse_reply(reply: Sequence[Any]) -> Iterator[LedgerRow]:
+def parse_reply(reply: str) -> Iterator[LedgerRow]:
     """Rows of the read script's answer, by replica id."""
-    now_ms, rows = reply
-    for replica_id, fields, reserved, held, reservations in sorted(rows, key=lambda row: str(row[0])):
+    decoded = json.loads(reply)
+    now_ms = int(decoded["now_ms"])
+    # An empty Lua table becomes {}, where a list was meant, too.
+    for entry in sorted(decoded["replicas"], key=lambda entry: str(entry["id"])):
         # Between the expiry of an entry's hash and that of its name there may be a millisecond.
-        if not fields:
+        if not entry["fields"]:
             continue
         try:
             yield LedgerRow(
-                replica=_replica(str(replica_id), _pairs(fields), int(now_ms), int(reserved)),
-                held_requests={request: int(blocks) for request, blocks in _pairs(held).items()},
-                reservations=tuple(_reservations(reservations, int(now_ms))),
+                replica=_replica(entry["id"], entry["fields"], now_ms, int(entry["reserved"])),
+                held_requests={request: int(blocks) for request, blocks in entry.get("held", {}).items()},
+                reservations=tuple(
+                    Reservation(reservation_id, int(blocks), (float(expiry_ms) - now_ms) / 1000)
+                    for reservation_id, expiry_ms, blocks in entry.get("reservations", ())
+                ),
             )
         except (KeyError, ValueError) as error:
-            _log.warning("ledger: entry of replica %r is not readable: %r", replica_id, error)
+            _log.warning("ledger: entry of replica %r is not readable: %r", entry["id"], error)
 
 
-def _pairs(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _replica(replica_id: str, fields: dict[str, str], now_ms: int, reserved: int) -> LedgerReplica:
+def _replica(replica_id: str, fields: Mapping[str, str], now_ms: int, reserved: int) -> LedgerReplica:
     return LedgerReplica(
         replica_id=replica_id,
         generation=int(fields["generation"]),
@@ -82,8 +83,3 @@ def _replica(replica_id: str, fields: dict[str, str], now_ms: int, reserved: int
         waiting=int(fields["waiting"]),
         heartbeat_age_s=max(0, now_ms - int(fields["heartbeat"])) / 1000,
     )
-
-
-def _reservations(flat: Sequence[str], now_ms: int) -> Iterator[Reservation]:
-    for reservation_id, expiry_ms, blocks in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        yield Reservation(reservation_id, int(blocks), (float(expiry_ms) - now_ms) / 1000)

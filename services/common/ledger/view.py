@@ -96,7 +96,7 @@ class LedgerView:
         """Stops reading and closes the connections. Reservations stay, for their replicas or their leases."""
         if self._refresher is not None:
             self._refresher.cancel()
-            await asyncio.wait([self._refresher])
+            await asyncio.wait([self._refresher], timeout=self._config.connect_timeout_s)
         if self._redis is not None:
             await self._redis.client.aclose()
         self._redis = self._refresher = None

@@ -62,6 +62,7 @@ class LedgerWriter:
         """Reservations that the state in the slot accounts for, not handed to the entry yet."""
         self._fenced = False
         self._heartbeat_s = min(config.lease_s / 3, _MAX_HEARTBEAT_S)
+        self._idle_wait_s = max(0.0, self._heartbeat_s - config.flush_interval_s)
         self._outage = Outage(f"replica {replica_id}", config.place, self._metrics.reachable)
 
     @property
@@ -124,7 +125,7 @@ class LedgerWriter:
         with connect(self._config) as client:
             entry = ReplicaEntry(client, self._config, self._replica_id, self._address, self._generation)
             while not self._stopping.is_set():
-                self._wake.wait(self._heartbeat_s)
+                self._wake.wait(self._idle_wait_s)
                 self._wake.clear()
                 if self._stopping.is_set():
                     break

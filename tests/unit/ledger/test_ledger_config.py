@@ -19,6 +19,8 @@ def test_without_url_there_is_no_ledger() -> None:
         ({"url": "http://h:1"}, "must start with redis://"),
         ({"url": "redis://"}, "names no host"),
         ({"url": "unix://"}, "names no socket"),
+        ({"url": "redis://h:port/0"}, "Port could not be cast"),
+        ({"url": "redis://h:1/zero"}, "the number of a database"),
         ({"url": "rediss://h/0?ssl_cert_reqs=none"}, "takes no options but db, and has ssl_cert_reqs"),
         ({"url": "redis://h/0?socket_timeout="}, "takes no options but db"),
         ({"url": "redis://h/0", "fleet": "a}b"}, "String should match pattern"),

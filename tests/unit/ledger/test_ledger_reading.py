@@ -1,10 +1,12 @@
 """What Redis holds may be anything: what makes no sense is left out, the rest is read."""
 
+import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.ledger import LedgerRow
 from services.common.ledger.reading import parse_reply
 
 FIELDS = {
@@ -21,31 +23,38 @@ FIELDS = {
 }
 
 
-def flat(fields: dict[str, str]) -> list[str]:
-    return [text for pair in fields.items() for text in pair]
+def entry(replica_id: str, fields: dict[str, str], **details: Any) -> dict[str, Any]:
+    return {"id": replica_id, "fields": fields, "reserved": 2, "held": {}, "reservations": {}} | details
+
+
+def rows(*entries: dict[str, Any]) -> list[LedgerRow]:
+    return list(parse_reply(json.dumps({"now_ms": 1500, "replicas": list(entries)})))
 
 
 def test_reads_a_row() -> None:
-    [row] = parse_reply([1500, [["r0", flat(FIELDS), 2, ["a", "6"], ["q", "2500", "3"]]]])
+    [row] = rows(entry("r0", FIELDS, held={"a": "6"}, reservations=[["q", "2500", "3"]]))
     assert row.replica.heartbeat_age_s == 0.5
-    assert row.replica.reserved == 2, "the script leaves out what expired"
+    assert row.replica.reserved == 2, "the script leaves out what expired, the hash does not"
     assert row.held_requests == {"a": 6}
     assert [(r.reservation_id, r.blocks, r.expires_in_s) for r in row.reservations] == [("q", 3, 1.0)]
 
 
+def test_a_fleet_without_replicas_is_an_empty_lua_table() -> None:
+    assert list(parse_reply('{"now_ms":1.5e3,"replicas":{}}')) == []
+
+
 def test_a_senseless_entry_does_not_hide_the_others() -> None:
-    rows: list[Any] = [
-        ["z", flat(FIELDS), 0, [], []],
-        ["gone", [], 0, [], []],
-        ["text", flat(FIELDS | {"free": "many"}), 0, [], []],
-        ["odd", flat(FIELDS)[:-1], 0, [], []],
-        ["poor", ["total", "3"], 0, [], []],
-        ["held", flat(FIELDS), 0, ["a", "b"], []],
-        ["a", flat(FIELDS), 0, [], []],
-    ]
-    assert [row.replica.replica_id for row in parse_reply([1500, rows])] == ["a", "z"]
+    read = rows(
+        entry("z", FIELDS),
+        entry("gone", {}),
+        entry("text", FIELDS | {"free": "many"}),
+        entry("poor", {"total": "3"}),
+        entry("held", FIELDS, held={"a": "b"}),
+        entry("a", FIELDS),
+    )
+    assert [row.replica.replica_id for row in read] == ["a", "z"]
 
 
 @given(st.dictionaries(st.sampled_from(list(FIELDS)), st.text()))
 def test_no_text_in_a_field_raises(fields: dict[str, str]) -> None:
-    list(parse_reply([1500, [["r0", flat(FIELDS | fields), 0, [], []]]]))
+    rows(entry("r0", FIELDS | fields))
