@@ -1,6 +1,7 @@
 """The prompt of ``forerun up --prompt``: proof that everything works, through the public API."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +11,7 @@ from services.cli.answer_stream import Question, stream_answer
 from services.cli.connection import Connection
 from services.cli.errors import EXIT_CODES
 from services.cli.local_config import LocalConfig, RouterSection
+from services.cli.paths import DEFAULT_RUN_DIR
 from services.cli.units import LaunchPlan
 from services.client import Chat, ChatMessage
 from services.common.errors import RequestEndedError
@@ -26,6 +28,8 @@ class Demonstration:
     prompt: str | None
     leave: bool
     """Stop the system after the answer."""
+    run_dir: Path
+    """For the command that shows the trace."""
 
     async def run(self, plan: LaunchPlan, config: LocalConfig, console: Console) -> int | None:
         """The exit code when the system is to stop, else ``None``."""
@@ -47,9 +51,9 @@ class Demonstration:
         except RequestEndedError as error:
             console.print(f"error: {error.outcome}: {escape(error.message)}", highlight=False, soft_wrap=True)
             return EXIT_CODES[error.outcome]
-        console.print(
-            f"\n[dim]{summary}; see where the time went:[/dim] forerun trace {summary.trace_id}", highlight=False
-        )
+        console.print(f"\n[dim]{summary}. Where the time went:[/dim]", highlight=False)
+        place = "" if self.run_dir == DEFAULT_RUN_DIR else f" --run-dir {self.run_dir}"
+        console.print(f"forerun trace {summary.trace_id}{escape(place)}", highlight=False, soft_wrap=True)
         return 0
 
 

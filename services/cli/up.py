@@ -77,7 +77,7 @@ def up(
             plan_launch(config, document, _machine(config.model), run, PortPicker())
             typer.echo(f"{file}: all right")
             return
-        code = _run(config, document, run, cache, Demonstration(prompt, leave=leave))
+        code = _run(config, document, run, cache, Demonstration(prompt, leave, run_dir))
     raise typer.Exit(code)
 
 
