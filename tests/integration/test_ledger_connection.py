@@ -67,7 +67,7 @@ async def test_a_unix_socket_serves_too(tmp_path: Path) -> None:
 async def test_user_and_password_come_from_a_file_that_may_change(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("first\n")
-    user = ("--user", "ledger", "on", ">first", "~forerun:*", "+@all")
+    user = ("--user", "ledger", "on", ">first", "~forerun:*", "+@read", "+@write", "+@scripting", "+time")
     with running_redis(tmp_path / "redis", *user, "--requirepass", "x") as server:
         config = quick(server.url, username="ledger", password_file=password)
         with running_writer(config) as writer:
