@@ -5,8 +5,10 @@ with REPLICA_LOST at once; whether that is retried elsewhere is the domain call'
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import grpc
 import grpc.aio
@@ -29,6 +31,8 @@ RECONNECT_FIRST_S = 0.1
 RECONNECT_LONGEST_S = 2.0
 
 STOPPING = "the router is stopping"
+
+_SessionCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]"
 
 _log = structlog.get_logger(__name__)
 
@@ -152,7 +156,8 @@ class ReplicaSession:
     async def _hold_session(self, channel: grpc.aio.Channel, backoff: Backoff) -> str:
         """One session from hello to its end; returns why it ended."""
         self._outbox = asyncio.Queue()
-        call = pb_grpc.SchedulerServiceStub(channel).Session(self._outgoing(self._outbox), wait_for_ready=True)
+        call = pb_grpc.SchedulerServiceStub(channel).Session(wait_for_ready=True)
+        writer = asyncio.create_task(self._write(call, self._outbox))
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
                 self._on_welcome(await call.read())
@@ -168,12 +173,16 @@ class ReplicaSession:
             _log.error("session refused", replica_id=self.replica_id, address=self.address, reason=str(error))
             return str(error)
         finally:
+            writer.cancel()
             call.cancel()
 
-    async def _outgoing(self, outbox: asyncio.Queue[pb.SessionRequest]) -> AsyncIterator[pb.SessionRequest]:
-        yield pb.SessionRequest(hello=pb.Hello(router_id=self._router_id, protocol_version=SESSION_PROTOCOL_VERSION))
-        while True:
-            yield await outbox.get()
+    async def _write(self, call: _SessionCall, outbox: asyncio.Queue[pb.SessionRequest]) -> None:
+        # Written one by one: gRPC's own reading of a request iterator leaves tasks behind when the stream breaks.
+        hello = pb.Hello(router_id=self._router_id, protocol_version=SESSION_PROTOCOL_VERSION)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(pb.SessionRequest(hello=hello))
+            while True:
+                await call.write(await outbox.get())
 
     def _on_welcome(self, response: object) -> None:
         if not isinstance(response, pb.SessionResponse) or not response.HasField("welcome"):

@@ -57,6 +57,9 @@ def parse_http_args(http_args: Mapping[str, Any], model: str, info: ReplicaInfo)
     fixed = ["--model", model, "--max-model-len", str(info.max_model_len), "--served-model-name", *info.model_names]
     args: Namespace = parser.parse_args([*arguments, *fixed])
     _load_plugins(args)
+    if args.reasoning_parser:
+        # As the engine's own configuration does later; vLLM looks for it there.
+        args.structured_outputs_config.reasoning_parser = args.reasoning_parser
     try:
         validate_parsed_serve_args(args)
         validate_api_server_args(args)
