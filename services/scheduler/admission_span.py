@@ -60,3 +60,9 @@ class AdmissionSpan:
         if not finished.outcome.is_success:
             span.set_attribute(names.ERROR_TYPE, finished.outcome.value)
         span.end(self._first_token_ns)
+
+
+def trace_id_in(traceparent: str) -> str:
+    """The trace id of a W3C header, for logs; empty when there is none."""
+    parts = traceparent.split("-")
+    return parts[1] if len(parts) == 4 else ""

@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from services.common.address import split_address
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
 from services.common.ledger import LedgerConfig
 
@@ -97,6 +98,13 @@ class SchedulerConfig(ConfigModel):
     """A stage that does not answer its health check for this long makes the replica STALLED."""
     fake: FakeEngineConfig = FakeEngineConfig()
     """The engine without a model, with ``engine: fake``."""
+
+    @model_validator(mode="after")
+    def _check_advertise(self) -> Self:
+        host, _ = split_address(self.server.listen)
+        if self.advertise is None and host in ("0.0.0.0", "::"):
+            raise ValueError(f"advertise: routers cannot reach {host}; name the host:port that they can")
+        return self
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -126,9 +126,7 @@ class Front:
             if isinstance(event, Finished):
                 self._end(request, submission, event)
 
-        request = LiveRequest(
-            self._engine, replace(submission, request_id=engine_id), on_event, span, self._status.lose
-        )
+        request = LiveRequest(self._engine, submission, engine_id, on_event, span, self._status.lose)
         self._live.add(request)
         self._idle.clear()
         return request

@@ -4,14 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import structlog
-from structlog.contextvars import bound_contextvars
 
 from services.common.errors import RequestEndedError
+from services.common.logs import bound_request
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, GenerationEvent, Submission, Usage
-from services.scheduler.admission_span import AdmissionSpan
+from services.scheduler.admission_span import AdmissionSpan, trace_id_in
 from services.scheduler.engine import Engine, EngineLostError
 
 RETRY_ELSEWHERE_MS = 1000
@@ -30,13 +31,16 @@ class LiveRequest:
         self,
         engine: Engine,
         submission: Submission,
+        engine_id: str,
         emit: Callable[[GenerationEvent], None],
         span: AdmissionSpan,
         on_lost: Callable[[str], None],
     ) -> None:
-        """``emit`` takes every event; ``on_lost`` hears when the engine turns out to be dead."""
+        """``engine_id`` names the request inside the engine. ``emit`` takes every event; ``on_lost`` hears when the
+        engine turns out to be dead."""
         self._engine = engine
         self._submission = submission
+        self._engine_id = engine_id
         self._emit = emit
         self._span = span
         self._on_lost = on_lost
@@ -46,7 +50,7 @@ class LiveRequest:
         self._stopped_by: Finished | None = None
         self._is_running = False
         self._is_finished = False
-        self._task = asyncio.create_task(self._run(), name=f"request-{submission.request_id}")
+        self._task = asyncio.create_task(self._run(), name=f"request-{engine_id}")
 
     @property
     def is_finished(self) -> bool:
@@ -76,7 +80,7 @@ class LiveRequest:
 
     async def _run(self) -> None:
         self._is_running = True
-        with bound_contextvars(request_id=self._submission.request_id):
+        with bound_request(self._submission.request_id, trace_id_in(self._submission.traceparent)):
             self._finish(await self._outcome())
 
     async def _outcome(self) -> Finished:
@@ -97,7 +101,8 @@ class LiveRequest:
             return self._stopped_by or self._ended(Outcome.INTERNAL, "internal error; see the scheduler's log")
 
     async def _relay(self) -> Finished:
-        async with aclosing(self._engine.generate(self._submission)) as events:
+        submission = replace(self._submission, request_id=self._engine_id)
+        async with aclosing(self._engine.generate(submission)) as events:
             async for event in events:
                 if isinstance(event, Finished):
                     return event

@@ -68,13 +68,14 @@ class SchedulerServicer(service_pb2_grpc.SchedulerServiceServicer):
     ) -> None:
         front = self._ready()
         router_id = await self._hello(request_iterator, context)
-        await context.write(welcome(front.info()))
         buffer = EventBuffer(self._config.session_event_buffer, self._config.session_buffer_bytes)
+        # Before the welcome, so that no change of state falls between the two.
         session = RouterSession(f"{router_id}.{next(self._numbers)}", front, self._status, buffer)
         self._sessions.add(session)
         self._no_sessions.clear()
         _log.info("session opened", router=router_id)
         try:
+            await context.write(welcome(front.info()))
             await self._serve(session, request_iterator, context)
         finally:
             session.close()

@@ -28,11 +28,11 @@ class Watched:
         self.lost: list[str] = []
         submission = Submission("a", (1, 2), SamplingOptions(), timeout_s=timeout_s)
         span = AdmissionSpan(NoOpTracer(), submission, "r1", 1)
-        self.request = LiveRequest(self.engine, submission, self.seen.append, span, self.lost.append)
+        self.request = LiveRequest(self.engine, submission, "s1.a", self.seen.append, span, self.lost.append)
 
     def say(self, *things: GenerationEvent | Exception | None) -> "Watched":
         for thing in things:
-            self.engine.say("a", thing)
+            self.engine.say("s1.a", thing)
         return self
 
     async def end(self) -> Finished:

@@ -21,6 +21,7 @@ from services.scheduler.engine_core_settings import EngineCoreSettings
         ({"fake": {"total_blocks": 1}}, "total_blocks"),
         ({"replica_id": "no spaces"}, "replica_id"),
         ({"no_such_field": 1}, "no_such_field"),
+        ({"server": {"listen": "0.0.0.0:1"}}, "advertise"),
     ],
 )
 def test_refused(values: dict[str, object], problem: str) -> None:
