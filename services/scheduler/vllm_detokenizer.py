@@ -50,7 +50,10 @@ class PromptEndStream:
     def __init__(self, tokenizer: Tokenizer, prompt: list[int], skip_special_tokens: bool) -> None:
         broken = _broken_tokens(tokenizer, prompt, skip_special_tokens)
         whole, rest = prompt[: len(prompt) - broken], prompt[len(prompt) - broken :]
-        self._rest_text = tokenizer.decode(rest, skip_special_tokens=skip_special_tokens)
+        rest_text = tokenizer.decode(rest, skip_special_tokens=skip_special_tokens)
+        # A token may hold a whole character and the beginning of the next.
+        self._whole_text = rest_text.rstrip(REPLACEMENT)
+        self._broken_text = rest_text[len(self._whole_text) :]
         self._stream = DecodeStream(ids=whole, skip_special_tokens=skip_special_tokens)
         if broken <= _MAX_BROKEN_TOKENS:
             for token_id in rest:
@@ -59,9 +62,10 @@ class PromptEndStream:
     def step(self, tokenizer: Tokenizer, token_id: int) -> str | None:
         """The text that ``token_id`` completes, if any; none of the prompt's."""
         text: str | None = self._stream.step(tokenizer, token_id)
-        if text and self._rest_text:
+        if text and self._broken_text:
             # Bytes that the answer did not complete belong to the prompt, as do characters that are U+FFFD truly.
-            text, self._rest_text = text.removeprefix(self._rest_text), ""
+            text = text.removeprefix(self._whole_text).removeprefix(self._broken_text)
+            self._broken_text = ""
         return text
 
 

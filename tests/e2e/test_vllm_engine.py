@@ -85,7 +85,8 @@ async def test_greedy_text_is_the_same_streamed_and_whole(scheduler: SchedulerPr
 
 async def test_a_prompt_seen_before_counts_as_cached(scheduler: SchedulerProcess, prompt: list[int]) -> None:
     async with SessionClient(scheduler.address) as session:
-        long_prompt = prompt * 20
+        # Longer than one KV block: only whole blocks are cached.
+        long_prompt = prompt * 60
         for name in ("cold", "warm"):
             await session.submit(name, long_prompt, max_tokens=2)
             await session.finished(name, ANSWER_S)
