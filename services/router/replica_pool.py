@@ -5,12 +5,11 @@ Configured ones stay for ever; discovered ones stay while they live.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 
 import grpc.aio
 import structlog
 
-from services.common.errors import RequestEndedError, invalid, unavailable
+from services.common.errors import ConfigError, RequestEndedError, invalid, unavailable
 from services.common.ledger import LedgerReplica
 from services.common.outcome import Outcome
 from services.common.types import ReplicaInfo, ReplicaState
@@ -43,11 +42,11 @@ class ReplicaPool:
         self.changed = changed
         self._configured = dict(configured)
         self._live_replicas = live_replicas
-        self._new_session = partial(
-            ReplicaSession, router_id=router_id, open_channel=open_channel, on_change=self.changed.notify
-        )
+        self._router_id = router_id
+        self._open_channel = open_channel
         self._sessions: dict[str, ReplicaSession] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._refused: set[tuple[str, str]] = set()
         self._discovery: asyncio.Task[None] | None = None
 
     @property
@@ -71,7 +70,7 @@ class ReplicaPool:
         return tuple(dict.fromkeys(name for info in self._infos() for name in info.model_names))
 
     async def start(self) -> None:
-        """Opens sessions; returns at once, connected or not."""
+        """Opens sessions; returns at once, connected or not. Raises ``ConfigError`` for an address it may not dial."""
         for replica_id, address in self._configured.items():
             self._add(replica_id, address)
         if self._live_replicas is not None:
@@ -138,7 +137,8 @@ class ReplicaPool:
         return [session.info for session in self._sessions.values() if session.info is not None]
 
     def _add(self, replica_id: str, address: str) -> None:
-        session = self._new_session(replica_id, address)
+        channel = self._open_channel(address)
+        session = ReplicaSession(replica_id, address, self._router_id, channel, self.changed.notify)
         self._sessions[replica_id] = session
         self._tasks[replica_id] = asyncio.create_task(session.run(), name=f"session-{replica_id}")
         self.changed.notify()
@@ -152,26 +152,40 @@ class ReplicaPool:
 
     async def _discover(self, live_replicas: LiveReplicas) -> None:
         while True:
-            live = live_replicas()
-            for replica_id, replica in live.items():
-                await self._meet(replica_id, replica.address)
-            for replica_id, session in list(self._sessions.items()):
-                gone = replica_id not in live and replica_id not in self._configured
-                # A ledger that lost its memory must not end sessions that work.
-                if gone and session.state is ReplicaState.LOST:
-                    _log.info("replica left the ledger", replica_id=replica_id)
-                    await self._remove(replica_id)
+            try:
+                await self._follow(live_replicas())
+            except Exception:  # noqa: BLE001  (replicas known so far stay; the next look may go better)
+                _log.exception("looking for replicas failed")
             await asyncio.sleep(DISCOVERY_INTERVAL_S)
+
+    async def _follow(self, live: Mapping[str, LedgerReplica]) -> None:
+        for replica_id, replica in live.items():
+            await self._meet(replica_id, replica.address)
+        for replica_id, session in list(self._sessions.items()):
+            gone = replica_id not in live and replica_id not in self._configured
+            # A ledger that lost its memory must not end sessions that work.
+            if gone and session.state is ReplicaState.LOST:
+                _log.info("replica left the ledger", replica_id=replica_id)
+                await self._remove(replica_id)
 
     async def _meet(self, replica_id: str, address: str) -> None:
         known = self._sessions.get(replica_id)
         if known is None:
-            _log.info("replica found in the ledger", replica_id=replica_id, address=address)
-            self._add(replica_id, address)
+            self._add_found(replica_id, address)
         elif known.address != address and known.state is ReplicaState.LOST and replica_id not in self._configured:
-            _log.info("replica moved", replica_id=replica_id, address=address)
             await self._remove(replica_id)
+            self._add_found(replica_id, address)
+
+    def _add_found(self, replica_id: str, address: str) -> None:
+        if (replica_id, address) in self._refused:
+            return
+        try:
             self._add(replica_id, address)
+        except ConfigError as error:
+            self._refused.add((replica_id, address))
+            _log.error("replica of the ledger not used", replica_id=replica_id, address=address, reason=str(error))
+        else:
+            _log.info("replica found in the ledger", replica_id=replica_id, address=address)
 
 
 def _serves(session: ReplicaSession, model: str) -> bool:

@@ -78,15 +78,16 @@ class ReplicaSession:
         replica_id: str,
         address: str,
         router_id: str,
-        open_channel: Callable[[str], grpc.aio.Channel],
+        channel: grpc.aio.Channel,
         on_change: Callable[[], None],
     ) -> None:
+        """``channel`` leads to ``address`` and is closed when ``run`` ends."""
         self.replica_id = replica_id
         self.address = address
         self.info: ReplicaInfo | None = None
         """What the replica said of itself at the newest welcome; kept when it is lost."""
         self._router_id = router_id
-        self._open_channel = open_channel
+        self._channel = channel
         self._on_change = on_change
         self._state = ReplicaState.LOST
         self._requests: dict[str, SubmittedRequest] = {}
@@ -143,20 +144,19 @@ class ReplicaSession:
     async def run(self) -> None:
         """Holds a session open for ever; ends only when cancelled."""
         backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_LONGEST_S)
-        channel = self._open_channel(self.address)
         try:
             while True:
-                reason = await self._hold_session(channel, backoff)
+                reason = await self._hold_session(backoff)
                 self._lose(reason)
                 await asyncio.sleep(backoff.next())
         finally:
             self._lose(STOPPING)
-            await channel.close()
+            await self._channel.close()
 
-    async def _hold_session(self, channel: grpc.aio.Channel, backoff: Backoff) -> str:
+    async def _hold_session(self, backoff: Backoff) -> str:
         """One session from hello to its end; returns why it ended."""
         self._outbox = asyncio.Queue()
-        call = pb_grpc.SchedulerServiceStub(channel).Session(wait_for_ready=True)
+        call = pb_grpc.SchedulerServiceStub(self._channel).Session(wait_for_ready=True)
         writer = asyncio.create_task(self._write(call, self._outbox))
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
@@ -169,9 +169,12 @@ class ReplicaSession:
             return f"{error.code().name}: {error.details()}"
         except TimeoutError:
             return f"no answer within {WELCOME_TIMEOUT_S:g} s"
-        except (SessionRefusedError, ValueError) as error:
+        except SessionRefusedError as error:
             _log.error("session refused", replica_id=self.replica_id, address=self.address, reason=str(error))
             return str(error)
+        except Exception as error:  # noqa: BLE001  (whatever it was, the requests must end and the replica be dialled again)
+            _log.exception("session failed", replica_id=self.replica_id, address=self.address)
+            return f"internal error ({type(error).__name__})"
         finally:
             writer.cancel()
             call.cancel()
