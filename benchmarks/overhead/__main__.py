@@ -91,7 +91,7 @@ async def _two_stages(model: Path, options: argparse.Namespace, values: Values, 
     )  # fmt: skip
     config = forerun_config(model, 2, layer_partition=options.layers, enable_prefix_caching=False)
     with PlainVllm(stock_args, STOCK_PIPELINE, [0, 1]) as stock, BackgroundSystem(config) as system:
-        pages = [unit.metrics_addresses[0] for unit in system.units(UnitKind.STAGE)]
+        pages = [unit.metrics[0][1] for unit in system.units(UnitKind.STAGE)]
         async with ForerunClient(system.state.router_grpc) as client:
             await generate(client, prompts, 4)
             stock.generate(prompts, 4)

@@ -36,7 +36,6 @@ class BackgroundSystem:
         self._config = config
         self._ready_timeout_s = ready_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._state: RunState | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -49,10 +48,12 @@ class BackgroundSystem:
 
     @property
     def state(self) -> RunState:
-        """Addresses, process ids and log files of everything that runs."""
-        if self._state is None:
-            raise RuntimeError("the system is not running")
-        return self._state
+        """Addresses, process ids and log files of everything that runs now.
+
+        Raises:
+            CliError: the system is not running.
+        """
+        return RunDir(self._run_dir).read_state()
 
     @property
     def output(self) -> str:
@@ -74,7 +75,7 @@ class BackgroundSystem:
         with (self.folder / "up.log").open("wb") as log:
             # A session of its own, so that a Ctrl-C meant for this program drains the system through stop() only.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self._state = self._wait_until_ready()
+        self._wait_until_ready()
 
     def stop(self, timeout_s: float = 90.0) -> int:
         """Ctrl-C, then the exit code of ``forerun up``. Safe to call twice."""
@@ -88,7 +89,6 @@ class BackgroundSystem:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._state = None
         self._process = None
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -109,15 +109,19 @@ class BackgroundSystem:
     def _run_dir(self) -> Path:
         return self.folder / "run"
 
-    def _wait_until_ready(self) -> RunState:
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._ready_timeout_s
-        run_dir = RunDir(self._run_dir)
         while time.monotonic() < deadline:
             if self.exit_code is not None:
                 raise BackgroundSystemError(f"`forerun up` ended with {self.exit_code}:\n{self.output[-4000:]}")
-            try:
-                return run_dir.read_state()
-            except CliError:
-                time.sleep(_POLL_S)  # Still starting.
+            if self._is_ready():
+                return
+            time.sleep(_POLL_S)
         self.stop()
         raise BackgroundSystemError(f"not ready within {self._ready_timeout_s:g} s:\n{self.output[-4000:]}")
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(self.state.units)
+        except CliError:
+            return False

@@ -6,7 +6,7 @@ each other, and importing the engine, which each does for itself, takes most of 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,7 +62,16 @@ class StartError(Exception):
 class Supervisor:
     """Life: ``start`` -> ``watch`` -> ``stop``; ``stop`` is safe after a failed or cancelled ``start`` too."""
 
-    def __init__(self, plan: LaunchPlan, run_dir: RunDir, policy: Policy, display: Display) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        run_dir: RunDir,
+        policy: Policy,
+        display: Display,
+        on_restart: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_restart`` is called when ``processes`` has changed, after a replica or Redis was started again."""
+        self._on_restart = on_restart
         self._plan = plan
         self._run_dir = run_dir
         self._policy = policy
@@ -187,6 +196,7 @@ class Supervisor:
                 self._display.message(str(error))
                 await self._stop([self._processes[unit.name] for unit in units], LOST_GRACE_S)
                 continue
+            self._on_restart()
             return True
         return False
 

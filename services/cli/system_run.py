@@ -22,7 +22,7 @@ class SystemRun:
         self._run_dir = run_dir
         self._display = display
         self._config_file = config_file
-        self._supervisor = Supervisor(plan, run_dir, policy, display)
+        self._supervisor = Supervisor(plan, run_dir, policy, display, self._publish_state)
         self._asked_to_stop = asyncio.Event()
 
     async def run(self, when_ready: Callable[[], Awaitable[int | None]]) -> int:
@@ -36,7 +36,7 @@ class SystemRun:
             started = await self._or_stop(self._supervisor.start())
             if not started:
                 return EXIT_INTERRUPTED
-            self._run_dir.write_state(self._state())
+            self._publish_state()
             return await self._serve(when_ready)
         except StartError as error:
             self._display.message(f"error: {error}")
@@ -91,6 +91,9 @@ class SystemRun:
         if self._asked_to_stop.is_set():
             self._supervisor.kill()
         self._asked_to_stop.set()
+
+    def _publish_state(self) -> None:
+        self._run_dir.write_state(self._state())
 
     def _state(self) -> RunState:
         plan = self._plan
