@@ -63,7 +63,10 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
 
 
 def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> AsyncEngineArgs:
-    """The engine core's arguments: the plain ones, our scheduler, and our executor where there are stages."""
+    """The engine core's arguments: the plain ones, our scheduler, and our executor where there are stages.
+
+    Raises ``ConfigError`` where vLLM does not take them.
+    """
     arguments = plain_arguments(config)
     extra = arguments.pop("additional_config", None) or {}
     if config.stages:
@@ -72,14 +75,17 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
         arguments["distributed_executor_backend"] = GrpcExecutor
     if importlib.util.find_spec(_SCHEDULER_MODULE) is not None:
         arguments["scheduler_cls"] = f"{_SCHEDULER_MODULE}.ForerunScheduler"
-    return AsyncEngineArgs(
-        **arguments,
-        served_model_name=list(config.model_names),
-        additional_config={**extra, **settings.to_additional_config()},
-        # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
-        disable_log_stats=True,
-        enable_log_requests=False,
-    )
+    try:
+        return AsyncEngineArgs(
+            **arguments,
+            served_model_name=list(config.model_names),
+            additional_config={**extra, **settings.to_additional_config()},
+            # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
+            disable_log_stats=True,
+            enable_log_requests=False,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"model or engine_args: {error}") from error
 
 
 def _check(config: SchedulerConfig) -> None:

@@ -153,14 +153,25 @@ class VllmEngine:
     def _own(self, built: Promise[AsyncLLM], done: Promise[None]) -> None:
         """The owner thread: builds the engine, keeps it, ends it."""
         try:
-            llm = AsyncLLM.from_engine_args(self._arguments, stat_loggers=[self._recorder.for_engine])
+            llm = self._build()
             built.keep(llm)
             self._stop_requested.wait()
             llm.shutdown(timeout=CORE_STOP_TIMEOUT_S)
+        except ConfigError as error:
+            built.fail(error)
         except Exception as error:  # noqa: BLE001  (whatever kept the engine from starting is the answer to start())
             built.fail(EngineLostError(f"{type(error).__name__}: {error}"))
         finally:
             done.keep(None)
+
+    def _build(self) -> AsyncLLM:
+        try:
+            vllm_config = self._arguments.create_engine_config()
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"model or engine_args: {error}") from error
+        return AsyncLLM.from_vllm_config(
+            vllm_config, stat_loggers=[self._recorder.for_engine], disable_log_stats=self._arguments.disable_log_stats
+        )
 
     def _running(self) -> AsyncLLM:
         if self._llm is None:

@@ -1,0 +1,60 @@
+"""Engine arguments: what vLLM gets, what stages get, and what is refused with the field to use instead."""
+
+import json
+from typing import Any
+
+import pytest
+
+from services.common.errors import ConfigError
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.scheduler.vllm_arguments import core_settings, engine_arguments
+from services.scheduler.vllm_executor import GrpcExecutor
+
+
+def config(**values: Any) -> SchedulerConfig:
+    return SchedulerConfig.model_validate({"model": "some/model", **values})
+
+
+def test_with_stages() -> None:
+    two_by_two = config(
+        stages=[["h:1", "h:2"], ["h:3", "h:4"]],
+        engine_args={"dtype": "float32", "additional_config": {"mine": 1}},
+        served_model_names=["a", "b"],
+    )
+    settings = core_settings(two_by_two, "127.0.0.1:7", 5)
+    arguments = engine_arguments(two_by_two, settings)
+    assert json.loads(settings.engine_args_json) == {
+        "dtype": "float32",
+        "additional_config": {"mine": 1},
+        "model": "some/model",
+        "pipeline_parallel_size": 2,
+        "tensor_parallel_size": 2,
+    }
+    assert (arguments.pipeline_parallel_size, arguments.tensor_parallel_size) == (2, 2)
+    assert arguments.distributed_executor_backend is GrpcExecutor
+    assert arguments.served_model_name == ["a", "b"]
+    assert arguments.additional_config["mine"] == 1
+    assert EngineCoreSettings.from_additional_config(arguments.additional_config) == settings
+
+
+def test_without_stages_vllm_chooses_its_executor() -> None:
+    alone = config(engine_args={"tensor_parallel_size": 1})
+    arguments = engine_arguments(alone, core_settings(alone, "127.0.0.1:7", 5))
+    assert arguments.distributed_executor_backend is None
+    assert arguments.scheduler_cls == "services.scheduler.vllm_scheduler.ForerunScheduler"
+    assert arguments.served_model_name == ["some/model"]
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"engine_args": {"max_num_seq": 1}}, "engine_args.max_num_seq: .*did you mean max_num_seqs"),
+        ({"engine_args": {"model": "x"}}, "engine_args.model: .*`model`"),
+        ({"engine_args": {"scheduler_cls": "x"}}, "engine_args.scheduler_cls"),
+        ({"stages": [["h:1"]], "engine_args": {"pipeline_parallel_size": 3}}, "it follows from `stages`"),
+    ],
+)
+def test_refused(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        core_settings(config(**values), "127.0.0.1:7", 5)
