@@ -47,7 +47,7 @@ def test_one_command_serves_a_real_model_over_two_stages(up: ForerunUp) -> None:
     state = up.state
     for unit in state["units"]:
         for _, page in unit["metrics"]:
-            assert "process_cpu_seconds_total" in httpx.get(f"http://{page}/metrics", timeout=10).text
+            assert "forerun_" in httpx.get(f"http://{page}/metrics", timeout=10).text
 
     arguments = {"model": "smollm2-135m", "max_tokens": 12, "temperature": 0}
     question = arguments | {"messages": [{"role": "user", "content": "Name a colour."}]}
