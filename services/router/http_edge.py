@@ -13,11 +13,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.common.errors import RequestEndedError
+from services.common.outcome import Outcome
 from services.router.api_keys import ApiKeys
 from services.router.http_exchange import CURRENT_EXCHANGE, HttpExchange
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
 """What monitoring reads without a key."""
+
+COUNTED_PREFIX = "/v1/"
+"""Where requests are sent that count as such."""
 
 TRACE_ID_HEADER = "forerun-trace-id"
 
@@ -33,11 +37,20 @@ ErrorBody = Callable[[RequestEndedError], tuple[int, bytes]]
 class HttpEdge:
     """See the module."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, max_body_bytes: int, error_body: ErrorBody) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeys,
+        max_body_bytes: int,
+        error_body: ErrorBody,
+        on_refused: Callable[[Outcome], None],
+    ) -> None:
+        """``on_refused`` counts requests that end before the domain call could."""
         self._app = app
         self._keys = keys
         self._max_body_bytes = max_body_bytes
         self._error_body = error_body
+        self._on_refused = on_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One exchange."""
@@ -45,22 +58,43 @@ class HttpEdge:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if scope["path"] not in OPEN_PATHS and not self._keys.allow(headers.get("authorization", "")):
-            await _refuse_key(scope, send)
-            return
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        body = _BoundedBody(receive, self._max_body_bytes)
-        if not body.admits(headers.get("content-length", "0")):
-            await body.refuse(send, headers)
+            if self._keys.allow(headers.get("authorization", "")):
+                await self._app(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008})
             return
         exchange = HttpExchange(headers={key.lower(): value for key, value in headers.items()})
+        send = self._counting(scope, exchange, send)
+        body = _BoundedBody(receive, self._max_body_bytes)
+        if scope["path"] not in OPEN_PATHS and not self._keys.allow(headers.get("authorization", "")):
+            await _send_json(send, 401, b'{"error":"Unauthorized"}', {"www-authenticate": "Bearer"})
+        elif not body.admits(headers.get("content-length", "0")):
+            await body.refuse(send, headers)
+        else:
+            await self._exchange(scope, headers, exchange, body, send)
+
+    async def _exchange(
+        self, scope: Scope, headers: Headers, exchange: HttpExchange, body: "_BoundedBody", send: Send
+    ) -> None:
         token = CURRENT_EXCHANGE.set(exchange)
         try:
-            await self._app(scope, body.receive, _Response(exchange, headers, send, body, self._error_body).send)
+            response = _Response(exchange, headers, send, body, self._error_body)
+            await self._app(scope, body.receive, response.send)
         finally:
             CURRENT_EXCHANGE.reset(token)
+
+    def _counting(self, scope: Scope, exchange: HttpExchange, send: Send) -> Send:
+        if scope["method"] != "POST" or not scope["path"].startswith(COUNTED_PREFIX):
+            return send
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] >= 400 and not exchange.is_counted:
+                exchange.is_counted = True
+                self._on_refused(_OUTCOMES.get(message["status"]) or _outcome_of_class(message["status"]))
+            await send(message)
+
+        return counting
 
 
 class _BoundedBody:
@@ -168,11 +202,11 @@ def _retry_after(error: RequestEndedError) -> dict[str, str]:
     return {} if error.retry_after_ms is None else {"retry-after": str(-(-error.retry_after_ms // 1000))}
 
 
-async def _refuse_key(scope: Scope, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    await _send_json(send, 401, b'{"error":"Unauthorized"}', {"www-authenticate": "Bearer"})
+_OUTCOMES = {429: Outcome.REJECTED_OVERLOAD, 503: Outcome.REJECTED_UNAVAILABLE}
+
+
+def _outcome_of_class(status: int) -> Outcome:
+    return Outcome.REJECTED_INVALID if status < 500 or status == 501 else Outcome.INTERNAL
 
 
 async def _send_json(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -16,6 +16,8 @@ class HttpExchange:
 
     headers: Mapping[str, str] = field(default_factory=dict)
     """Of the request; names in lower case."""
+    is_counted: bool = False
+    """The domain call has it, and counts how it ends."""
     has_output: bool = False
     """A replica has begun to answer."""
     trace_id: str = ""

@@ -16,6 +16,7 @@ from services.router.change_signal import ChangeSignal
 from services.router.config import RouterConfig
 from services.router.daemon_thread import run_in_daemon_thread
 from services.router.generate import GenerateCall
+from services.router.http_parts import HttpParts
 from services.router.http_server import HttpServer, bind_http, bound_address
 from services.router.metrics import RouterMetrics
 from services.router.rendering import PromptRenderer, TokensOnly
@@ -113,15 +114,10 @@ class ModelEdge:
         self, edge: "VllmEdge", bound: socket.socket, call: GenerateCall, admission: Admission
     ) -> None:
         config = self._config
-        app, state = await edge.http_app(
-            call,
-            self._pool,
-            admission,
-            self._keys,
-            config.max_request_bytes,
-            self._list_replicas,
-            [self._metrics.registry],
+        parts = HttpParts(
+            call, self._pool, admission, self._keys, self._metrics, config.max_request_bytes, self._list_replicas
         )
+        app, state = await edge.http_app(parts)
         server = HttpServer(app, bound, config.http_tls, config.max_concurrent_requests)
         state.server = server.uvicorn_server
         await server.start()

@@ -3,33 +3,26 @@
 import json
 import os
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 
 from fastapi import FastAPI
-from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY
 from starlette.types import ASGIApp
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from services.common.errors import ConfigError, RequestEndedError
-from services.router.api_keys import ApiKeys
 from services.router.http_edge import HttpEdge
+from services.router.http_parts import HttpParts
+from services.router.request import Edge
 from services.router.vllm_endpoints import PLUGIN_NAME, ForerunEndpoints, ForerunState
 from services.router.vllm_engine_client import SUPPORTED_TASKS, RouterEngineClient
 from services.router.vllm_errors import http_error
 
 
-async def build_http_app(
-    args: Namespace,
-    client: RouterEngineClient,
-    keys: ApiKeys,
-    max_body_bytes: int,
-    list_replicas: Callable[[], Message],
-    registries: Sequence[CollectorRegistry],
-) -> tuple[ASGIApp, FastAPI]:
+async def build_http_app(args: Namespace, client: RouterEngineClient, parts: HttpParts) -> tuple[ASGIApp, FastAPI]:
     """The app as served, and vLLM's app inside it. Raises ``ConfigError`` when the arguments do not suit the model."""
     _allow_own_plugin()
     app = build_app(args, SUPPORTED_TASKS, client.model_config)
@@ -42,8 +35,8 @@ async def build_http_app(
         await init_app_state(client, app.state, args, SUPPORTED_TASKS)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise ConfigError(f"http_args: {error}") from None
-    app.state.forerun = ForerunState(list_replicas, registries)
-    return HttpEdge(app, keys, max_body_bytes, error_body), app
+    app.state.forerun = ForerunState(parts.list_replicas, [parts.metrics.registry, REGISTRY])
+    return HttpEdge(app, parts.keys, parts.max_body_bytes, error_body, partial(parts.metrics.refused, Edge.HTTP)), app
 
 
 def error_body(error: RequestEndedError) -> tuple[int, bytes]:

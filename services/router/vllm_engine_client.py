@@ -85,6 +85,7 @@ class RouterEngineClient(UnservedEngineMethods):
             raise NotImplementedError("LoRA adapters are not served")
         token_ids = _token_ids(prompt)
         outputs = OutputBuilder(request_id, token_ids, prompt.get("prompt"), sampling_params)
+        _note_call()
         try:
             request = self._request(token_ids, sampling_params, request_id, trace_headers, priority, reasoning_ended)
             async with aclosing(self._call.generate(request)) as batches:
@@ -141,6 +142,12 @@ def _token_ids(prompt: Any) -> list[int]:
     if token_ids is None or prompt.get("type") not in (None, "token"):
         raise VLLMValidationError("only text and token prompts are served", parameter="prompt")
     return list(token_ids)
+
+
+def _note_call() -> None:
+    exchange = CURRENT_EXCHANGE.get()
+    if exchange is not None:
+        exchange.is_counted = True
 
 
 def _note_start(event: RouterEvent) -> None:

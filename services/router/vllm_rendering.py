@@ -62,10 +62,6 @@ class VllmRenderer:
             raise _refusal("chat", error) from None
         return _token_ids(inputs)
 
-    def shutdown(self) -> None:
-        """Ends the renderer's threads."""
-        self.renderer.shutdown()
-
 
 def _load_config(args: Namespace) -> VllmConfig:
     """As vLLM's own render server does: no device is looked for, no cache is sized, no weights are read."""

@@ -373,6 +373,25 @@ async def test_metrics_and_replicas(site: Site) -> None:
     assert replicas["replicas"][0]["state"] == "REPLICA_STATE_SERVING"
 
 
+async def test_every_refusal_counts_under_its_outcome(site: Site) -> None:
+    async def counts() -> dict[str, float]:
+        async with site.http() as client:
+            page = (await client.get("/metrics")).text
+        samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+        return {one.labels["outcome"]: one.value for one in samples if one.name == "forerun_requests_total"}
+
+    before = await counts()
+    async with site.http() as client:
+        await client.post("/v1/completions", json=completion(temperature=-1))  # refused by vLLM's own checks
+        await client.post("/v1/completions", json=completion(prompt=[VOCAB_SIZE]))  # by the domain call's
+        await client.post("/v1/completions", json=completion(prompt=[VOCAB_SIZE], stream=True))
+        await client.post("/v1/completions", json=completion())
+    after = await counts()
+    grown = {outcome: after[outcome] - before[outcome] for outcome in after if after[outcome] != before[outcome]}
+    ended = grown.pop("stop", 0) + grown.pop("length", 0)
+    assert (ended, grown) == (1, {"rejected-invalid": 3})
+
+
 async def test_a_replica_killed_mid_answer_and_back(site: Site) -> None:
     async with site.http() as client:
         body = completion(max_tokens=1500, ignore_eos=True, stream=True)
@@ -407,3 +426,45 @@ async def test_sigterm_finishes_the_stream_and_ends(site: Site) -> None:
         assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
     assert site.router.wait(10) == 0
     assert "nanobind" not in site.router.log
+
+
+# -- start -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[tuple[Fleet, SchedulerProcess]]:
+    fleet = Fleet(tmp_path)
+    try:
+        model = str(write_tiny_model(tmp_path / "model"))
+        yield fleet, fleet.scheduler(model=model, fake={"vocab_size": VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN})
+    finally:
+        fleet.end()
+
+
+async def test_sigterm_while_the_tokenizer_loads(replica: tuple[Fleet, SchedulerProcess]) -> None:
+    fleet, scheduler = replica
+    router = fleet.router({"r0": scheduler}, wait=False, tokenizer=True)
+    await eventually(lambda: "loading the tokenizer" in router.log, 20)
+    assert (router.health(""), router.health()) == ("SERVING", "NOT_SERVING")
+    async with ForerunClient(router.address, attempts=1) as client:
+        assert await Answer(client, "text").outcome() is Outcome.REJECTED_UNAVAILABLE
+        assert await Answer(client, sampling=endless(max_tokens=2)).outcome() is Outcome.LENGTH
+    router.signal(signal.SIGTERM)
+    assert router.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"http_args": {"no_such_flag": 1}}, "http_args.no_such_flag"),
+        ({"model": "/nowhere/at/all"}, "/nowhere/at/all"),
+    ],
+    ids=["flag", "model"],
+)
+def test_what_cannot_be_loaded_ends_the_router_by_name(
+    replica: tuple[Fleet, SchedulerProcess], config: dict[str, Any], message: str
+) -> None:
+    fleet, scheduler = replica
+    router = fleet.router({"r0": scheduler}, wait=False, tokenizer=True, http_listen="127.0.0.1:0", **config)
+    assert router.wait(120) == 2
+    assert message in router.log

@@ -21,8 +21,11 @@ def error_body(error: RequestEndedError) -> tuple[int, bytes]:
     return error.outcome.http_status, json.dumps({"error": {"message": error.message}}).encode()
 
 
-def edge(app: ASGIApp, keys: tuple[str, ...] = (), limit: int = 100) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(HttpEdge(app, ApiKeys(keys), limit, error_body))
+def edge(
+    app: ASGIApp, keys: tuple[str, ...] = (), limit: int = 100, refused: list[Outcome] | None = None
+) -> httpx.AsyncClient:
+    count = (refused if refused is not None else []).append
+    transport = httpx.ASGITransport(HttpEdge(app, ApiKeys(keys), limit, error_body, count))
     return httpx.AsyncClient(transport=transport, base_url="http://router.test")
 
 
@@ -151,3 +154,34 @@ async def test_an_empty_stream_passes() -> None:
     async with edge(stream()) as client:
         answer = await client.post("/v1/completions")
     assert (answer.status_code, answer.text) == (200, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (400, Outcome.REJECTED_INVALID),
+        (404, Outcome.REJECTED_INVALID),
+        (429, Outcome.REJECTED_OVERLOAD),
+        (503, Outcome.REJECTED_UNAVAILABLE),
+        (501, Outcome.REJECTED_INVALID),
+        (500, Outcome.INTERNAL),
+    ],
+)
+async def test_what_ends_before_the_domain_call_counts_once(status: int, outcome: Outcome) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = CURRENT_EXCHANGE.get()
+        assert exchange is not None
+        exchange.is_counted = scope["path"] == "/v1/counted"
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    refused: list[Outcome] = []
+    async with edge(app, ("secret",), refused=refused) as client:
+        client.headers["authorization"] = "Bearer secret"
+        for path in ("/v1/completions", "/v1/counted", "/tokenize"):
+            assert (await client.post(path)).status_code == status
+        assert (await client.get("/v1/models")).status_code == status
+        assert refused == [outcome]
+        assert (await client.post("/v1/completions", content=b"x" * 101)).status_code == 413
+        assert (await client.post("/v1/completions", headers={"authorization": ""})).status_code == 401
+    assert refused == [outcome, Outcome.REJECTED_INVALID, Outcome.REJECTED_INVALID]
