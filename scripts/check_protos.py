@@ -34,9 +34,9 @@ def _generate(fresh_root: Path) -> None:
         pins: list[str] = tomllib.load(file)["build-system"]["requires"]
     tools = [part for pin in pins for part in ("--with", pin)]
     uv = Path(sys.executable).parent / "uv"
+    environment = ["--no-project", "--isolated", "-p", sys.executable, *tools]
     subprocess.run(
-        [uv, "run", "--quiet", "--no-project", "--isolated", "-p", sys.executable, *tools, "python", "-c", PROGRAM]
-        + [str(fresh_root)],
+        [uv, "run", "--quiet", *environment, "python", "-c", PROGRAM, str(fresh_root)],
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
         check=True,
         timeout=TIMEOUT_S,

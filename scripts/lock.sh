@@ -13,6 +13,6 @@ for extra in cpu cuda; do
     fi
     # The output names no index and no folder, so one lock serves every machine.
     "$venv/bin/uv" pip compile --quiet --upgrade -p 3.11 --extra "$extra" --extra dev "${options[@]}" \
-        --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+        --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
         pyproject.toml -o "requirements-$extra.lock"
 done
