@@ -40,6 +40,8 @@ if [ "$extra" = cpu ]; then
     if [ -n "$folders" ]; then export UV_FIND_LINKS=$folders; else options+=(--torch-backend cpu); fi
 fi
 
+# Compiled now, once; else the five processes of the first start would each compile the engine for themselves.
+options+=(--compile-bytecode)
 version=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 if [ "$version" = 3.11 ]; then
     "$venv/bin/uv" pip sync --quiet -p "$venv/bin/python" "${options[@]}" "requirements-$extra.lock"
