@@ -39,6 +39,9 @@ RESERVATION_HEADER = "forerun-reservation"
 CORE_STOP_TIMEOUT_S = 5.0
 """What the engine core gets to end by itself."""
 
+HUNG_AFTER = 1.5
+"""Times ``step_timeout_s`` without a step while there is work."""
+
 KILL_INTERVAL_S = 0.5
 """Until it is built, an engine that is no longer wanted may start another process; it is looked for this often."""
 
@@ -89,6 +92,8 @@ class VllmEngine:
             reasoning_ended=submission.reasoning_ended,
         )
         translator = OutputTranslator(sampling.n)
+        if not self._live_sequences:
+            self._recorder.note_work()
         self._live_sequences += sampling.n
         try:
             async with aclosing(outputs):
@@ -137,7 +142,11 @@ class VllmEngine:
 
     @property
     def alive(self) -> bool:
-        return self._llm is not None and not self._llm.errored
+        if self._llm is None or self._llm.errored:
+            return False
+        # The engine core fails slow steps itself; one that cannot even do that is as good as dead.
+        is_hung = self._live_sequences > 0 and self._recorder.silent_s > HUNG_AFTER * self._config.step_timeout_s
+        return not is_hung
 
     async def stop(self) -> None:
         self._stop_requested.set()

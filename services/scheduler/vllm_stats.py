@@ -4,6 +4,8 @@ Relies on (vLLM 0.32): ``SchedulerStats.num_running_reqs``, ``num_waiting_reqs``
 ``kv_cache_usage`` (share of the pool's blocks, without the null block).
 """
 
+import time
+
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
@@ -18,6 +20,7 @@ class LoadRecorder(StatLoggerBase):
         self._running = 0
         self._waiting = 0
         self._usage = 0.0
+        self._heard_at = time.monotonic()
 
     def for_engine(self, _config: VllmConfig, _engine_index: int) -> "LoadRecorder":
         """The factory that vLLM asks for."""
@@ -31,6 +34,7 @@ class LoadRecorder(StatLoggerBase):
         engine_idx: int = 0,  # noqa: ARG002
     ) -> None:
         """Called by vLLM after every step."""
+        self._heard_at = time.monotonic()
         if scheduler_stats is not None:
             self._running = scheduler_stats.num_running_reqs
             self._waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
@@ -38,6 +42,15 @@ class LoadRecorder(StatLoggerBase):
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
+
+    def note_work(self) -> None:
+        """An idle engine gets work: from now on it is expected to step."""
+        self._heard_at = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last step, or since an idle engine got work; means nothing while it is idle."""
+        return time.monotonic() - self._heard_at
 
     def load(self, live_sequences: int, total_blocks: int) -> EngineLoad:
         """The load; ``live_sequences`` corrects figures older than an abort, which no step reports."""

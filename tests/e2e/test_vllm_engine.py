@@ -34,9 +34,10 @@ ENGINE_ARGS: dict[str, Any] = {
 WORDS = '{"type":"object","properties":{"word":{"type":"string","maxLength":12}},"required":["word"]}'
 
 
-def scheduler_process(folder: Path, model: Path) -> SchedulerProcess:
+def scheduler_process(folder: Path, model: Path, **config: Any) -> SchedulerProcess:
     return SchedulerProcess(
         folder,
+        **config,
         engine="vllm",
         model=str(model),
         served_model_names=["smollm2"],
@@ -230,6 +231,24 @@ async def test_sigterm_leaves_no_process(tmp_path: Path, model_path: Path, promp
             process.signal(signal.SIGTERM)
             assert outcome(await session.finished("runs", ANSWER_S)) is Outcome.LENGTH
         assert process.wait(30) == 0
+        await eventually(lambda: not any(child.is_running() for child in children), 10)
+    finally:
+        process.end()
+
+
+async def test_an_engine_core_that_stands_still_is_given_up(
+    tmp_path: Path, model_path: Path, prompt: list[int]
+) -> None:
+    process = scheduler_process(tmp_path, model_path, step_timeout_s=4.0).start(START_S)
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+        async with SessionClient(process.address) as session:
+            await session.submit("stuck", prompt, max_tokens=480, ignore_eos=True)
+            await session.first_delta("stuck", ANSWER_S)
+            core = next(child for child in children if "EngineCore" in " ".join(child.cmdline()))
+            core.suspend()
+            assert outcome(await session.finished("stuck", 15)) is Outcome.REPLICA_LOST
+        assert process.wait(30) == 3
         await eventually(lambda: not any(child.is_running() for child in children), 10)
     finally:
         process.end()
