@@ -118,7 +118,8 @@ class GrpcServer:
             serving = self._serving[name] if name else all(self._serving.values())
             status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
             try:
-                await asyncio.wait_for(self._health.set(name, status), HEALTH_TIMEOUT_S)
+                async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                    await self._health.set(name, status)
             except TimeoutError:
                 _log.warning("a health watcher does not read; its stream is behind", service=name or "overall")
 

@@ -16,6 +16,9 @@ from services.common.ledger import LedgerConfig
 ADDITIONAL_CONFIG_KEY = "forerun"
 """Where the settings sit in vLLM's ``additional_config``."""
 
+RESERVATION_HEADER = "forerun-reservation"
+"""Key in vLLM's trace headers under which a router's KV reservation reaches the engine core."""
+
 
 class EngineCoreSettings(ConfigModel):
     """Everything Forerun's code inside the engine-core process needs to know."""

@@ -27,14 +27,12 @@ from services.common.version import FORERUN_VERSION, vllm_version
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.daemon_thread import Promise
 from services.scheduler.engine import EngineLoad, EngineLostError
+from services.scheduler.engine_core_settings import RESERVATION_HEADER
 from services.scheduler.vllm_arguments import core_settings, engine_arguments
 from services.scheduler.vllm_detokenizer import guard_prompt_ends
 from services.scheduler.vllm_output import OutputTranslator
 from services.scheduler.vllm_sampling import refusal, to_vllm
 from services.scheduler.vllm_stats import LoadRecorder
-
-RESERVATION_HEADER = "forerun-reservation"
-"""Key in vLLM's trace headers under which a router's KV reservation reaches the engine core."""
 
 CORE_STOP_TIMEOUT_S = 5.0
 """What the engine core gets to end by itself."""

@@ -10,6 +10,7 @@ on its own. The engine blocks on futures, never spins.
 """
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -58,6 +59,8 @@ class GrpcExecutor(Executor):
 
     def _init_executor(self) -> None:
         die_with_parent()
+        # A Ctrl-C in the terminal reaches the whole process group; this process ends when its front has drained.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._settings = EngineCoreSettings.from_additional_config(self.vllm_config.additional_config)
         setup_logging("engine-core", self._settings.telemetry)
         self._refuse_unsupported()

@@ -15,11 +15,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from services.common.metrics import MetricsServer
-from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.scheduler.engine_core_settings import RESERVATION_HEADER, EngineCoreSettings
 from services.scheduler.ledger_source import LedgerSource, RequestBlocks
-
-RESERVATION_HEADER = "forerun-reservation"
-"""Key in vLLM's trace headers under which a router's KV reservation reaches the engine core."""
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
