@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import CertificateAuthority
 from tests.support.forerun_up import FORERUN, ForerunUp, forerun
+
+pytestmark = pytest.mark.timeout(300)
 
 CONFIG = """
 model: fake
@@ -188,3 +191,35 @@ def test_mistakes_are_answered_before_anything_starts(tmp_path: Path, config: Pa
     assert missing.returncode == 2
     assert "none.yaml does not exist" in missing.stderr
     assert "Traceback" not in wrong.stderr + result.stderr + missing.stderr
+
+
+def test_mutual_tls_on_every_hop_and_a_key_at_the_edge(tmp_path: Path, config: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    server, client = authority.issue("server"), authority.issue("client")
+    config.write_text(
+        CONFIG.replace("  tokenizer: false", "  tokenizer: false\n  api_keys: [open-sesame]")
+        + f"""
+tls:
+  server: {{cert_file: {server.cert_file}, key_file: {server.key_file}, ca_file: {authority.ca_file}}}
+  client: {{cert_file: {client.cert_file}, key_file: {client.key_file}, ca_file: {authority.ca_file}}}
+"""
+    )
+    with ForerunUp(tmp_path, config) as up:
+        up.wait_ready()
+        here = ("--run-dir", str(up.run_dir))
+        ask = ("generate", "--tokens", "1,2", "--max-tokens", "3")
+        with_key = forerun(*ask, "--api-key", "open-sesame", *here)
+        assert with_key.returncode == 0, with_key.stderr
+        without_key = forerun(*ask, *here)
+        assert without_key.returncode == 2
+        assert "API key" in without_key.stderr
+        router = up.state["router_grpc"]
+        in_plain_text = forerun(*ask, "--api-key", "open-sesame", "--router", router, "--deadline", "5")
+        assert in_plain_text.returncode in (4, 5)
+        without_certificate = forerun(
+            *ask, "--api-key", "open-sesame", "--router", router, "--ca-file", str(authority.ca_file), "--deadline", "5"
+        )
+        assert without_certificate.returncode in (4, 5)
+        assert forerun("status", "--api-key", "open-sesame", *here).returncode == 0
+        up.signal(signal.SIGINT)
+        assert up.wait_end() == 0
