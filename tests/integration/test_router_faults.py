@@ -247,6 +247,33 @@ async def test_redis_killed_and_back_while_serving(fleet: Fleet, redis_server: R
     await until(settled)
 
 
+async def test_a_redis_that_stands_still_costs_one_bounded_wait(fleet: Fleet, redis_server: RedisServer) -> None:
+    ledger = {"url": redis_server.url, "command_timeout_s": 0.3, "refresh_interval_s": 0.05}
+    router = fleet.router({"r0": fleet.scheduler(fake=FAST, ledger=ledger)}, ledger=ledger)
+    async with ForerunClient(router.address, attempts=1) as client:
+        redis_server.pause()
+        for _ in range(5):
+            began = time.monotonic()
+            assert await Answer(client, sampling=endless(max_tokens=2)).outcome() is Outcome.LENGTH
+            assert time.monotonic() - began < 2
+        redis_server.resume()
+
+        async def reachable() -> bool:
+            return (await client.list_replicas()).ledger_reachable
+
+        await until(reachable)
+
+
+async def test_a_router_starts_and_stops_without_its_redis(fleet: Fleet, free_port: Callable[[], int]) -> None:
+    scheduler = fleet.scheduler(fake=FAST)
+    router = fleet.router({"r0": scheduler}, ledger={"url": f"redis://127.0.0.1:{free_port()}/0"})
+    async with ForerunClient(router.address, attempts=1) as client:
+        assert await Answer(client, sampling=endless(max_tokens=2)).outcome() is Outcome.LENGTH
+        assert not (await client.list_replicas()).ledger_reachable
+    router.signal(signal.SIGTERM)
+    assert router.wait(10) == 0
+
+
 async def test_reservations_are_made_and_all_come_back(fleet: Fleet, redis_server: RedisServer) -> None:
     ledger = {"url": redis_server.url, "lease_s": 6.0, "flush_interval_s": 0.02, "refresh_interval_s": 0.05}
     scheduler = fleet.scheduler(fake=ONE_AT_A_TIME, ledger=ledger)
