@@ -4,12 +4,11 @@ import asyncio
 import importlib
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from google.protobuf.message import Message
 
-from services.common.types import ReplicaInfo
 from services.router.admission import Admission
 from services.router.api_keys import ApiKeys
 from services.router.change_signal import ChangeSignal
@@ -97,17 +96,17 @@ class ModelEdge:
             self._socket.close()
 
     async def _load(self) -> "VllmEdge":
+        # Importing vLLM takes many seconds, which the replicas' own start covers.
+        importing = asyncio.ensure_future(run_in_daemon_thread(_import_vllm_edge, "import-vllm"))
         _log.info("waiting for the first replica to say which model it serves")
         info = await self._pool.first_info()
         model = self._config.model or info.model
         _log.info("loading the tokenizer", model=model)
-        edge = await run_in_daemon_thread(lambda: self._load_now(model, info), "load-model")
+        module = await importing
+        edge: VllmEdge = await run_in_daemon_thread(
+            lambda: module.load_vllm_edge(model, info, self._config.http_args), "load-model"
+        )
         _log.info("tokenizer loaded", model=model)
-        return edge
-
-    def _load_now(self, model: str, info: ReplicaInfo) -> "VllmEdge":
-        module = importlib.import_module("services.router.vllm_edge")
-        edge: VllmEdge = module.load_vllm_edge(model, info, self._config.http_args)
         return edge
 
     async def _serve_http(
@@ -123,3 +122,7 @@ class ModelEdge:
         await server.start()
         self._server = server
         _log.info("HTTP edge serving", address=self.address)
+
+
+def _import_vllm_edge() -> Any:
+    return importlib.import_module("services.router.vllm_edge")
