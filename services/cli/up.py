@@ -97,6 +97,7 @@ def _run(
 
     async def when_ready() -> int | None:
         display.close()
+        console.print()
         console.print(address_table(plan, run.logs))
         return await demonstration.run(plan, config, console)
 
