@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 class GenerateProtos(BuildHookInterface):  # type: ignore[type-arg]
     """Runs ``scripts/generate_protos.py`` before every build."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  hatchling's signature
         from generate_protos import generate  # noqa: PLC0415  (path is known only now)
 
         generate(Path(self.root))

@@ -24,6 +24,12 @@ STOCK_PIPELINE: Mapping[str, str] = {
 """Stock vLLM with two pipeline stages, one core each."""
 
 
+def fast_dtype() -> str:
+    """bfloat16 where the processor computes in it; elsewhere vLLM emulates it, several times slower than float32."""
+    flags = Path("/proc/cpuinfo").read_text()
+    return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
+
+
 def engine_args(model: Path, dtype: str = "bfloat16", **more: Any) -> dict[str, Any]:
     """vLLM engine arguments that all sides share."""
     return {

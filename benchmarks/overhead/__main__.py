@@ -17,7 +17,7 @@ from benchmarks.forerun_run import decode_throughput, generate, scrape
 from benchmarks.plain_vllm import PlainVllm
 from benchmarks.prompts import short_prompts
 from benchmarks.report import Figure, write_report
-from benchmarks.systems import STOCK_PIPELINE, THREADS_OF_BOTH_CORES, engine_args, forerun_config
+from benchmarks.systems import STOCK_PIPELINE, THREADS_OF_BOTH_CORES, engine_args, fast_dtype, forerun_config
 from services.cli.background import BackgroundSystem
 from services.cli.model_resolve import resolve_model
 from services.cli.model_store import ModelStore
@@ -44,10 +44,10 @@ def main() -> None:
     model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
     values: Values = defaultdict(list)
     with Progress() as progress:
-        total = options.rounds * (len(BATCHES_ONE_STAGE) + len(BATCHES_TWO_STAGES))
-        task = progress.add_task("measuring", total=total)
-        asyncio.run(_one_stage(model, options, values, lambda: progress.advance(task)))
-        asyncio.run(_two_stages(model, options, values, lambda: progress.advance(task)))
+        parts = [part for stages, part in ((1, _one_stage), (2, _two_stages)) if stages in options.stages]
+        task = progress.add_task("measuring", total=3 * options.rounds * len(parts))
+        for part in parts:
+            asyncio.run(part(model, options, values, lambda: progress.advance(task)))
     figures = {name: Figure.of(values[name], _unit(name)) for name in sorted(values)}
     for name, figure in figures.items():
         print(f"{name:32} {figure.median:10.4g} {figure.unit}  [{figure.low:.4g}, {figure.high:.4g}]")
@@ -57,8 +57,8 @@ def main() -> None:
 
 async def _one_stage(model: Path, options: argparse.Namespace, values: Values, advance: Callable[[], None]) -> None:
     prompts = short_prompts(model, max(BATCHES_ONE_STAGE))
-    plain_args = engine_args(model, enable_prefix_caching=False)
-    config = forerun_config(model, 1, enable_prefix_caching=False)
+    plain_args = engine_args(model, options.dtype, enable_prefix_caching=False)
+    config = forerun_config(model, 1, options.dtype, enable_prefix_caching=False)
     with PlainVllm(plain_args, THREADS_OF_BOTH_CORES, [0, 1]) as plain, BackgroundSystem(config) as system:
         async with ForerunClient(system.state.router_grpc) as client:
             await generate(client, prompts, 4)
@@ -86,10 +86,14 @@ async def _two_stages(model: Path, options: argparse.Namespace, values: Values, 
     prompts = short_prompts(model, max(BATCHES_TWO_STAGES))
     # Stock vLLM's pipeline does not run in eager mode on a CPU; compiled, as it is shipped, it is the stronger one.
     stock_args = engine_args(
-        model, enable_prefix_caching=False, pipeline_parallel_size=2, enforce_eager=False,
+        model,
+        options.dtype,
+        enable_prefix_caching=False,
+        pipeline_parallel_size=2,
+        enforce_eager=False,
         distributed_executor_backend="mp",
-    )  # fmt: skip
-    config = forerun_config(model, 2, layer_partition=options.layers, enable_prefix_caching=False)
+    )
+    config = forerun_config(model, 2, options.dtype, layer_partition=options.layers, enable_prefix_caching=False)
     with PlainVllm(stock_args, STOCK_PIPELINE, [0, 1]) as stock, BackgroundSystem(config) as system:
         pages = [unit.metrics[0][1] for unit in system.units(UnitKind.STAGE)]
         async with ForerunClient(system.state.router_grpc) as client:
@@ -145,7 +149,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved repetitions of everything")
-    parser.add_argument("--tokens", type=int, default=96, help="tokens of each answer")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
+    parser.add_argument("--dtype", default=fast_dtype(), help="precision of all sides")
+    parser.add_argument("--stages", type=int, nargs="+", default=[1, 2], choices=[1, 2], help="parts to run")
     parser.add_argument("--layers", type=int, nargs=2, default=[17, 13], help="layers of the two stages")
     parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
     return parser.parse_args()

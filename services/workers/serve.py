@@ -7,10 +7,9 @@ from typing import Any
 
 import structlog
 from forerun.stage.v1 import service_pb2_grpc
-from prometheus_client import CollectorRegistry
 
 from services.common.logs import setup_logging
-from services.common.metrics import MetricsServer
+from services.common.metrics import MetricsServer, ServiceMetrics
 from services.common.server import GrpcServer
 from services.common.signals import StopSignal
 from services.common.tracing import setup_tracing
@@ -31,7 +30,7 @@ async def serve(config: StageConfig) -> int:
     """
     stop = StopSignal()
     setup_logging("worker", config.telemetry)
-    registry = CollectorRegistry()
+    registry = ServiceMetrics("worker").registry
     tracing = setup_tracing("worker", config.telemetry, registry)
     metrics = None
     if config.server.metrics_listen is not None:

@@ -180,7 +180,7 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
 
     def _adopt(self, request: pb.ConfigureRequest, stage: ModelStage) -> None:
         self._stage = stage
-        self._spans = StageSpans(self._tracer, f"{request.pipeline_rank}.{request.tensor_rank}")
+        self._spans = StageSpans(self._tracer, request.pipeline_rank, request.tensor_rank)
         if request.next_stage_address:
             channel = aio_channel(
                 request.next_stage_address,

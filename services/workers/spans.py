@@ -11,7 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Tracer
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from services.common import tracing
+from services.common import trace_names, tracing
 
 
 @dataclass
@@ -27,10 +27,9 @@ class _Traced:
 class StageSpans:
     """Not thread-safe: lives on the model thread. Bounded by the number of running requests."""
 
-    def __init__(self, tracer: Tracer, stage: str) -> None:
-        """``stage`` names this one in the spans, for example "0.0" for pipeline rank 0, tensor rank 0."""
+    def __init__(self, tracer: Tracer, pipeline_rank: int, tensor_rank: int) -> None:
         self._tracer = tracer
-        self._stage = stage
+        self._rank = {trace_names.STAGE: pipeline_rank, trace_names.TENSOR_RANK: tensor_rank}
         self._traced: dict[str, _Traced] = {}
 
     def observe(self, plan: SchedulerOutput, traceparents: dict[str, str], busy_ns: int) -> None:
@@ -55,7 +54,7 @@ class StageSpans:
     def _start(self, request_id: str, traceparent: str, request: object, began: int) -> None:
         parent = tracing.extract(traceparent, "")
         left = len(request.prompt_token_ids or ()) - request.num_computed_tokens  # type: ignore[attr-defined]
-        span = self._tracer.start_span("stage.prefill", parent, start_time=began)
+        span = self._tracer.start_span(trace_names.SPAN_PREFILL, parent, start_time=began)
         self._traced[request_id] = _Traced(parent, left, span)
 
     def _account(self, request_id: str, tokens: int, busy_ns: int) -> None:
@@ -67,7 +66,7 @@ class StageSpans:
         traced.prompt_tokens_left -= tokens
         if traced.prompt_tokens_left <= 0:
             self._finish_span(traced, request_id)
-            traced.span = self._tracer.start_span("stage.decode", traced.parent)
+            traced.span = self._tracer.start_span(trace_names.SPAN_DECODE, traced.parent)
             traced.prefilling = False
             traced.busy_ns = traced.steps = 0
 
@@ -77,8 +76,8 @@ class StageSpans:
             self._finish_span(traced, request_id)
 
     def _finish_span(self, traced: _Traced, request_id: str) -> None:
-        traced.span.set_attribute("forerun.stage", self._stage)
-        traced.span.set_attribute("forerun.stage.steps", traced.steps)
-        traced.span.set_attribute("forerun.stage.busy_ms", traced.busy_ns / 1e6)
-        traced.span.set_attribute("forerun.request.id", request_id)
+        traced.span.set_attributes(self._rank)
+        traced.span.set_attribute(trace_names.STEPS, traced.steps)
+        traced.span.set_attribute(trace_names.BUSY_SECONDS, traced.busy_ns / 1e9)
+        traced.span.set_attribute(trace_names.REQUEST_ID, request_id)
         traced.span.end()

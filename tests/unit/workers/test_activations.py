@@ -64,7 +64,7 @@ def test_a_wait_ends_when_the_activations_come() -> None:
 
 def test_a_wait_is_bounded() -> None:
     began = time.monotonic()
-    with pytest.raises(ActivationsLostError, match="step 1 within 0.05 s"):
+    with pytest.raises(ActivationsLostError, match=r"step 1 within 0\.05 s"):
         ActivationInbox().take(1, 0.05)
     assert time.monotonic() - began < 2
 
