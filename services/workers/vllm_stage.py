@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 import torch
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
@@ -22,6 +23,8 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from services.common.fingerprint import fingerprint
 from services.common.version import vllm_version
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -166,10 +169,11 @@ class ModelStage:
 
     def _prepare_intermediate_tensors(self) -> None:
         # Upstream gap (vLLM 0.32): the buffer that receives activations is made by a warm-up run only, which the CPU
-        # worker skips in eager mode; every stage but the first then asserts. tests/e2e/test_vllm_gaps.py fails when
-        # upstream makes it itself.
+        # worker skips in eager mode; every stage but the first then asserts. tests/e2e/test_equality.py fails when
+        # upstream makes it itself: it looks for the line that is logged here.
         runner = self._require_worker().model_runner
         if not self.place.is_first and runner.intermediate_tensors is None:
             runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
                 batch_size=runner.max_num_tokens, dtype=self.config.model_config.dtype, device=runner.device
             )
+            _log.info("made the activation buffers that vLLM's warm-up did not make")

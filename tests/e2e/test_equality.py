@@ -47,8 +47,12 @@ def expected(model_path: Path, prompts: list[list[int]]) -> tuple[list[list[int]
 @pytest.fixture(scope="module")
 def system(model_path: Path, expected: Any) -> Iterator[BackgroundSystem]:
     """Two stages; after the baseline, so that the two never share the cores."""
-    with BackgroundSystem(forerun_config(model_path, 2, "float32", enable_prefix_caching=False)) as running:
+    with BackgroundSystem(_logging(forerun_config(model_path, 2, "float32", enable_prefix_caching=False))) as running:
         yield running
+
+
+def _logging(config: dict[str, Any]) -> dict[str, Any]:
+    return config | {"telemetry": {"log_level": "info"}}
 
 
 async def test_two_stages_say_what_one_process_says(
@@ -66,6 +70,13 @@ async def test_the_same_seed_says_the_same_and_another_does_not(
         first, again, other = [texts(await generate(client, prompts[:4], TOKENS, seed=seed)) for seed in SEEDS]
     assert first == again
     assert first != other
+
+
+def test_vllm_still_leaves_the_activation_buffers_to_us(system: BackgroundSystem) -> None:
+    """Fails when upstream makes them in eager mode too: then ``ModelStage._prepare_intermediate_tensors`` can go."""
+    made = "made the activation buffers that vLLM's warm-up did not make"
+    first, last = (system.unit(f"replica-0.stage-{rank}").log_file.read_text() for rank in (0, 1))
+    assert (made in first, made in last) == (False, True)
 
 
 @pytest.fixture(scope="module")
