@@ -10,7 +10,7 @@ from services.common.types import RepetitionDetection, SamplingOptions, Structur
 
 DEFAULTS = SamplingOptions()
 
-_PLAIN_FIELDS = (
+PLAIN_FIELDS = (
     "n",
     "presence_penalty",
     "frequency_penalty",
@@ -34,6 +34,7 @@ _PLAIN_FIELDS = (
     "skip_reading_prefix_cache",
     "extra_args_json",
 )
+"""Scalars of the same name on both sides."""
 """Optional scalars of the same name and meaning on both sides."""
 
 _LIST_FIELDS = ("stop", "stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
@@ -58,7 +59,7 @@ def sampling_to_proto(options: SamplingOptions) -> sampling_pb2.SamplingParams:
     if options.top_k == -1:
         # vLLM's other spelling of "all tokens".
         options = replace(options, top_k=0)
-    for name in _PLAIN_FIELDS:
+    for name in PLAIN_FIELDS:
         value = getattr(options, name)
         if value is not None and value != getattr(DEFAULTS, name):
             setattr(message, name, valid_text(value) if isinstance(value, str) else value)
@@ -84,7 +85,7 @@ def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingOptions
 
     Raises ``RequestEndedError`` when the structured output names no constraint, which no option can stand for.
     """
-    values: dict[str, Any] = {name: getattr(message, name) for name in _PLAIN_FIELDS if message.HasField(name)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {name: getattr(message, name) for name in PLAIN_FIELDS if message.HasField(name)}  # type: ignore[arg-type]
     values |= {name: tuple(getattr(message, name)) for name in _LIST_FIELDS}
     if message.logit_bias:
         values["logit_bias"] = dict(message.logit_bias)

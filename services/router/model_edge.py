@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from google.protobuf.message import Message
 
+from services.common.daemon_thread import in_thread
 from services.router.admission import Admission
 from services.router.api_keys import ApiKeys
 from services.router.change_signal import ChangeSignal
 from services.router.config import RouterConfig
-from services.router.daemon_thread import run_in_daemon_thread
 from services.router.generate import GenerateCall
 from services.router.http_parts import HttpParts
 from services.router.http_server import HttpServer, bind_http, bound_address
@@ -97,15 +97,13 @@ class ModelEdge:
 
     async def _load(self) -> "VllmEdge":
         # Importing vLLM takes many seconds, which the replicas' own start covers.
-        importing = asyncio.ensure_future(run_in_daemon_thread(_import_vllm_edge, "import-vllm"))
+        importing = asyncio.ensure_future(in_thread(_import_vllm_edge))
         _log.info("waiting for the first replica to say which model it serves")
         info = await self._pool.first_info()
         model = self._config.model or info.model
         _log.info("loading the tokenizer", model=model)
         module = await importing
-        edge: VllmEdge = await run_in_daemon_thread(
-            lambda: module.load_vllm_edge(model, info, self._config.http_args), "load-model"
-        )
+        edge: VllmEdge = await in_thread(lambda: module.load_vllm_edge(model, info, self._config.http_args))
         _log.info("tokenizer loaded", model=model)
         return edge
 

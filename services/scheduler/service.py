@@ -14,6 +14,7 @@ from enum import IntEnum
 import structlog
 from prometheus_client import REGISTRY
 
+from services.common.daemon_thread import in_thread
 from services.common.errors import ConfigError
 from services.common.metrics import MetricsServer, ServiceMetrics
 from services.common.rpc import aio_channel
@@ -22,7 +23,6 @@ from services.common.tracing import setup_tracing
 from services.common.types import ReplicaState
 from services.scheduler.admission import AdmissionQueue
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.daemon_thread import in_thread
 from services.scheduler.engine import Engine, EngineLostError
 from services.scheduler.engines import build_engine
 from services.scheduler.front import Front

@@ -19,13 +19,13 @@ from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from services.common.daemon_thread import Promise
 from services.common.errors import ConfigError, RequestEndedError, overloaded
 from services.common.outcome import Outcome
 from services.common.types import GenerationEvent, ReplicaInfo, Submission
 from services.common.validation import effective_max_tokens
 from services.common.version import FORERUN_VERSION, vllm_version
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.daemon_thread import Promise
 from services.scheduler.engine import EngineLoad, EngineLostError
 from services.scheduler.engine_core_settings import RESERVATION_HEADER
 from services.scheduler.vllm_arguments import core_settings, engine_arguments

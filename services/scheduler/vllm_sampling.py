@@ -15,34 +15,13 @@ from vllm.sampling_params import (
     StructuredOutputsParams,
 )
 
+from services.common.convert_sampling import PLAIN_FIELDS
 from services.common.errors import RequestEndedError, invalid
 from services.common.types import RepetitionDetection, SamplingOptions, StructuredOutput
 
 _Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
-_SAME = (
-    "n",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "ignore_eos",
-    "max_tokens",
-    "min_tokens",
-    "logprobs",
-    "prompt_logprobs",
-    "detokenize",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "include_stop_str_in_output",
-    "thinking_token_budget",
-    "stream_interval",
-    "skip_reading_prefix_cache",
-)
+_SAME = tuple(name for name in PLAIN_FIELDS if name != "extra_args_json")
 """Same name, type and meaning on both sides."""
 
 _LISTS = ("stop", "stop_token_ids", "bad_words")

@@ -15,7 +15,6 @@ from services.router.admission import Admission
 from services.router.api_keys import ApiKeys, load_api_keys
 from services.router.backoff import Backoff
 from services.router.change_signal import ChangeSignal
-from services.router.daemon_thread import run_in_daemon_thread
 from services.router.request_ids import wire_request_id
 
 
@@ -106,9 +105,3 @@ async def test_no_change_between_looking_and_waiting_is_missed() -> None:
     await asyncio.sleep(0)
     signal.notify()
     await asyncio.wait_for(asyncio.gather(*waiting), 1)
-
-
-async def test_blocking_work_returns_its_value_or_its_error() -> None:
-    assert await run_in_daemon_thread(lambda: 7, "test") == 7
-    with pytest.raises(ZeroDivisionError):
-        await run_in_daemon_thread(lambda: 1 // 0, "test")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from services.scheduler.daemon_thread import Promise, in_thread
+from services.common.daemon_thread import Promise, in_thread
 from services.scheduler.tasks import end_tasks
 
 
