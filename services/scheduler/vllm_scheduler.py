@@ -105,7 +105,9 @@ class ForerunScheduler(Scheduler):
             total=pool.num_gpu_blocks - 1,  # the null block is nobody's
             free=pool.get_num_free_blocks(),
             running=[self._blocks_of(request) for request in self.running],
-            waiting=[self._blocks_of(request) for request in self.waiting],
+            waiting=[
+                self._blocks_of(request) for queue in (self.kv_holding_waiting, self.waiting) for request in queue
+            ],
         )
 
     def _blocks_of(self, request: Request) -> RequestBlocks:
