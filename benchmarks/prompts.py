@@ -29,10 +29,16 @@ _LONG_TOKENS = (1000, 1500, 2000, 2500, 3000, 3500, 4000)
 
 
 def varied_prompts(model: Path, count: int = 100) -> list[list[int]]:
-    """``count`` prompts as token ids, a quarter of each kind in turn; the same ones at every call."""
+    """``count`` prompts as token ids, every tenth of them long, the others chat, code and maths in turn; the same ones
+    at every call."""
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    kinds = [_chats(tokenizer), _texts(tokenizer, _STUBS), _texts(tokenizer, _maths()), _long(tokenizer)]
-    return [kinds[index % 4][index // 4 % len(kinds[index % 4])] for index in range(count)]
+    short = [_chats(tokenizer), _texts(tokenizer, _STUBS), _texts(tokenizer, _maths())]
+    long = _long(tokenizer)
+    prompts = []
+    for index in range(count):
+        kind, position = (long, index // 10) if index % 10 == 9 else (short[index % 3], index // 3)
+        prompts.append(kind[position % len(kind)])
+    return prompts
 
 
 def short_prompts(model: Path, count: int, tokens: int = 64) -> list[list[int]]:
