@@ -57,6 +57,9 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
 
     async def Configure(self, request: pb.ConfigureRequest, context: _Context) -> pb.ConfigureResponse:
         if self._configured is not None:
+            if request.generation > self._configured.generation and not self._executing:
+                # The scheduler that configured this stage never came back; make way for the next one.
+                self.finished.set()
             await _refuse(context, f"already configured by generation {self._configured.generation}; restart the stage")
         if differing := _differing_versions(request):
             await _refuse(context, differing)
