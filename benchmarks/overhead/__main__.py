@@ -43,15 +43,20 @@ def main() -> None:
     options = _options()
     model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
     values: Values = defaultdict(list)
+    parts = [part for stages, part in ((1, _one_stage), (2, _two_stages)) if stages in options.stages]
     with Progress() as progress:
-        parts = [part for stages, part in ((1, _one_stage), (2, _two_stages)) if stages in options.stages]
         task = progress.add_task("measuring", total=3 * options.rounds * len(parts))
         for part in parts:
             asyncio.run(part(model, options, values, lambda: progress.advance(task)))
+            # After each part, so that a run that is cut off leaves what it measured.
+            _report(values, write=not options.no_report)
+
+
+def _report(values: Values, *, write: bool) -> None:
     figures = {name: Figure.of(values[name], _unit(name)) for name in sorted(values)}
     for name, figure in figures.items():
         print(f"{name:32} {figure.median:10.4g} {figure.unit}  [{figure.low:.4g}, {figure.high:.4g}]")
-    if not options.no_report:
+    if write:
         write_report("overhead", figures, (Path(__file__).parent / "page.md").read_text())
 
 
