@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,14 +19,26 @@ async def generate(
     *,
     one_by_one: bool = False,
     seed: int | None = None,
+    all_decode: asyncio.Event | None = None,
 ) -> list[Answer]:
-    """Greedy (or seeded, at temperature 1) answers of exactly ``max_tokens`` tokens, streamed."""
+    """Greedy (or seeded, at temperature 1) answers of exactly ``max_tokens`` tokens, streamed.
+
+    ``all_decode`` is set when every request has its first token.
+    """
     sampling = SamplingOptions(
         temperature=0.0 if seed is None else 1.0, seed=seed, max_tokens=max_tokens, ignore_eos=True
     )
     if one_by_one:
         return [await _one(client, prompt, sampling) for prompt in prompts]
-    return list(await asyncio.gather(*(_one(client, prompt, sampling) for prompt in prompts)))
+    waiting = len(prompts)
+
+    def on_first() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting and all_decode is not None:
+            all_decode.set()
+
+    return list(await asyncio.gather(*(_one(client, prompt, sampling, on_first) for prompt in prompts)))
 
 
 def decode_throughput(answers: Sequence[Answer]) -> float:
@@ -49,10 +61,14 @@ def scrape(addresses: Sequence[str], prefix: str) -> dict[str, float]:
     return sums
 
 
-async def _one(client: ForerunClient, prompt: Sequence[int], sampling: SamplingOptions) -> Answer:
+async def _one(
+    client: ForerunClient, prompt: Sequence[int], sampling: SamplingOptions, on_first: Callable[[], None] = lambda: None
+) -> Answer:
     answer = Answer([], [], time.monotonic())
     async for event in client.generate(tuple(prompt), sampling):
         if isinstance(event, Delta):
+            if not answer.tokens:
+                on_first()
             answer.tokens.extend(event.token_ids)
             answer.times.extend([time.monotonic()] * len(event.token_ids))
     return answer

@@ -27,7 +27,10 @@ from services.client.client import ForerunClient
 
 BATCHES_ONE_STAGE = (1, 8, 32)
 BATCHES_TWO_STAGES = (8, 16, 32)
-TTFT_PROMPTS_PER_ROUND = 4
+TTFT_PROMPTS_PER_ROUND = 8
+SETTLE_S, WINDOW_S = 0.3, 2.0
+"""After the last prefill, and the measured part of a steady batch."""
+
 _BUSY, _IDLE, _OVERHEAD, _STEPS = (
     "forerun_stage_busy_seconds_total",
     "forerun_stage_idle_seconds_total",
@@ -118,11 +121,12 @@ async def _busy_round(
     client: ForerunClient, prompts: list[list[int]], tokens: int, pages: list[str], values: Values
 ) -> float:
     """One batch; notes how busy each stage was in the middle of it. Returns tokens per second."""
-    running = asyncio.create_task(generate(client, prompts, tokens))
-    # Prefill first, and a margin at the end: only the steady batch counts.
-    await asyncio.sleep(_margin_s(tokens))
+    all_decode = asyncio.Event()
+    running = asyncio.create_task(generate(client, prompts, tokens, all_decode=all_decode))
+    await all_decode.wait()
+    await asyncio.sleep(SETTLE_S)
     before = [await asyncio.to_thread(scrape, [page], "forerun_stage_") for page in pages]
-    await asyncio.sleep(2 * _margin_s(tokens))
+    await asyncio.sleep(WINDOW_S)
     after = [await asyncio.to_thread(scrape, [page], "forerun_stage_") for page in pages]
     if running.done():
         raise RuntimeError("the batch ended before the stages were measured; raise --tokens")
@@ -135,11 +139,6 @@ async def _busy_round(
     values[f"stage_busy_b{len(prompts)}"].append(min(busy))
     values["step_overhead_ms"].append(max(overhead))
     return decode_throughput(answers)
-
-
-def _margin_s(tokens: int) -> float:
-    """Seconds before, and half of the seconds in, the measured part of a batch of ``tokens`` steps."""
-    return tokens * 0.01
 
 
 def _unit(name: str) -> str:
