@@ -9,6 +9,7 @@ import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.progress import Progress
@@ -52,15 +53,15 @@ def main() -> None:
         for part in parts:
             asyncio.run(part(model, options, values, lambda: progress.advance(task)))
             # After each part, so that a run that is cut off leaves what it measured.
-            _report(values, write=not options.no_report)
+            _report(values, name="overhead" if 1 in options.stages else "overhead-stages", write=not options.no_report)
 
 
-def _report(values: Values, *, write: bool) -> None:
-    figures = {name: Figure.of(values[name], _unit(name)) for name in sorted(values)}
-    for name, figure in figures.items():
-        print(f"{name:32} {figure.median:10.4g} {figure.unit}  [{figure.low:.4g}, {figure.high:.4g}]")
+def _report(values: Values, *, name: str, write: bool) -> None:
+    figures = {key: Figure.of(values[key], _unit(key)) for key in sorted(values)}
+    for key, figure in figures.items():
+        print(f"{key:32} {figure.median:10.4g} {figure.unit}  [{figure.low:.4g}, {figure.high:.4g}]")
     if write:
-        write_report("overhead", figures, (Path(__file__).parent / "page.md").read_text())
+        write_report(name, figures, (Path(__file__).parent / "page.md").read_text())
 
 
 async def _one_stage(model: Path, options: argparse.Namespace, values: Values, advance: Callable[[], None]) -> None:
@@ -102,18 +103,21 @@ async def _two_stages(model: Path, options: argparse.Namespace, values: Values, 
         distributed_executor_backend="mp",
     )
     config = forerun_config(model, 2, options.dtype, layer_partition=options.layers, enable_prefix_caching=False)
-    with PlainVllm(stock_args, STOCK_PIPELINE, [0, 1]) as stock, BackgroundSystem(config) as system:
+    baseline = nullcontext() if options.without_stock else PlainVllm(stock_args, STOCK_PIPELINE, [0, 1])
+    with baseline as stock, BackgroundSystem(config) as system:
         pages = [unit.metrics[0][1] for unit in system.units(UnitKind.STAGE)]
         async with ForerunClient(system.state.router_grpc) as client:
             await generate(client, prompts, 4)
-            stock.generate(prompts, 4)
+            if stock is not None:
+                stock.generate(prompts, 4)
             for _ in range(options.rounds):
                 for batch in BATCHES_TWO_STAGES:
                     ours = await _busy_round(client, prompts[:batch], options.tokens, pages, values)
-                    theirs = decode_throughput(stock.generate(prompts[:batch], options.tokens))
-                    values[f"pp2_vs_stock_vllm_b{batch}"].append(ours / theirs)
                     values[f"pp2_tokens_per_s_b{batch}"].append(ours)
-                    values[f"stock_pp2_tokens_per_s_b{batch}"].append(theirs)
+                    if stock is not None:
+                        theirs = decode_throughput(stock.generate(prompts[:batch], options.tokens))
+                        values[f"pp2_vs_stock_vllm_b{batch}"].append(ours / theirs)
+                        values[f"stock_pp2_tokens_per_s_b{batch}"].append(theirs)
                     advance()
 
 
@@ -157,6 +161,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", default=fast_dtype(), help="precision of all sides")
     parser.add_argument("--stages", type=int, nargs="+", default=[1, 2], choices=[1, 2], help="parts to run")
     parser.add_argument("--layers", type=int, nargs=2, default=[17, 13], help="layers of the two stages")
+    parser.add_argument("--without-stock", action="store_true", help="two stages without stock vLLM's, which compiles")
     parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
     return parser.parse_args()
 
