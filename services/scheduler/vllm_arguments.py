@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import importlib.util
 import json
 from typing import Any
 
@@ -11,8 +10,6 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from services.common.errors import ConfigError
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine_core_settings import EngineCoreSettings
-
-_SCHEDULER_MODULE = "services.scheduler.vllm_scheduler"
 
 _OURS = {
     "model": "set `model` instead",
@@ -73,11 +70,10 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
         from services.scheduler.vllm_executor import GrpcExecutor  # noqa: PLC0415  (needs no import without stages)
 
         arguments["distributed_executor_backend"] = GrpcExecutor
-    if importlib.util.find_spec(_SCHEDULER_MODULE) is not None:
-        arguments["scheduler_cls"] = f"{_SCHEDULER_MODULE}.ForerunScheduler"
     try:
         return AsyncEngineArgs(
             **arguments,
+            scheduler_cls="services.scheduler.vllm_scheduler.ForerunScheduler",
             served_model_name=list(config.model_names),
             additional_config={**extra, **settings.to_additional_config()},
             # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
