@@ -13,13 +13,15 @@ from services.cli.errors import EXIT_FAILED, CliError, reports_errors
 from services.cli.paths import DEFAULT_RUN_DIR
 from services.cli.run_dir import RunDir
 from services.cli.trace_render import render_trace
+from services.common.span_pipeline import FLUSH_INTERVAL_S
 from services.common.trace_names import SPAN_REQUEST
 from services.common.trace_store import AmbiguousTraceIdError, StoredSpan, read_trace
 
 command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
-SHIPPING_S = 3.0
-"""Processes write their spans at least every second, so a trace is whole this long after its request ended."""
+SHIPPING_S = 3 * FLUSH_INTERVAL_S
+"""Each process writes its spans every flush interval, by its own clock: a trace is whole this long after its request
+ended, also on a busy machine."""
 
 POLL_S = 0.25
 
@@ -67,13 +69,16 @@ def _traces_folder(run: RunDir, chosen: Path | None) -> Path:
 
 
 def _read(folder: Path, id: str, wait_s: float) -> list[StoredSpan]:
-    """Reads until the request's own span is there, which is written last; at most for ``wait_s``."""
+    """Reads until the request ended ``wait_s`` ago; at most for ``wait_s``."""
     deadline = time.monotonic() + wait_s
     while True:
+        # Before reading: what is written after it must not count as read.
+        read_ns = time.time_ns()
         try:
             spans = read_trace(folder, id)
         except AmbiguousTraceIdError as error:
             raise CliError(str(error)) from error
-        if any(span.name == SPAN_REQUEST for span in spans) or time.monotonic() > deadline:
+        ended_ns = max((span.end_ns for span in spans if span.name == SPAN_REQUEST), default=read_ns)
+        if read_ns - ended_ns >= wait_s * 1e9 or time.monotonic() > deadline:
             return spans
         time.sleep(POLL_S)

@@ -46,12 +46,14 @@ def up(tmp_path: Path, config: Path) -> Iterator[ForerunUp]:
 def test_commands_over_a_running_system_and_an_orderly_end(up: ForerunUp, config: Path, tmp_path: Path) -> None:
     here = ("--run-dir", str(up.run_dir))
 
-    answer = forerun("generate", "--tokens", "1,2,3", "--max-tokens", "8", "--trace", *here)
+    # Whole answers: the fake engine's natural end is drawn, and could come at once.
+    whole = ("--ignore-eos", *here)
+    answer = forerun("generate", "--tokens", "1,2,3", "--max-tokens", "8", "--trace", *whole)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.strip()
     trace_id = answer.stderr.split()[-1]
 
-    events = forerun("generate", "--tokens", "1 2 3", "--max-tokens", "4", "--json", "--request-id", "mine", *here)
+    events = forerun("generate", "--tokens", "1 2 3", "--max-tokens", "4", "--json", "--request-id", "mine", *whole)
     lines = [json.loads(line) for line in events.stdout.splitlines()]
     assert [lines[0]["event"], lines[-1]["event"], lines[-1]["outcome"]] == ["started", "finished", "length"]
 

@@ -11,9 +11,15 @@ from forerun.scheduler.v1 import service_pb2, service_pb2_grpc
 
 from services.common.outcome import Outcome
 
+_SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+
 
 class SessionClient:
-    """``async with SessionClient(address) as session``. Reads in the background unless ``reads=False``."""
+    """``async with SessionClient(address) as session``. Reads in the background unless ``reads=False``.
+
+    One that does not read keeps gRPC's receive window small and fixed: how much the wire holds for it must not depend
+    on the machine.
+    """
 
     def __init__(self, address: str, router_id: str = "test-router", *, reads: bool = True) -> None:
         self._address = address
@@ -31,7 +37,8 @@ class SessionClient:
         self.end_details = ""
 
     async def __aenter__(self) -> "SessionClient":
-        self._channel = grpc.aio.insecure_channel(self._address)
+        options = None if self._reads else _SMALL_WINDOW
+        self._channel = grpc.aio.insecure_channel(self._address, options=options)
         self.stub = service_pb2_grpc.SchedulerServiceStub(self._channel)
         self.call = self.stub.Session()
         await self.call.write(
