@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from services.common.address import split_address
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
 from services.common.ledger import LedgerConfig
+from services.scheduler.speculation_config import SpeculationConfig
 
 
 class FakeEngineConfig(ConfigModel):
@@ -70,6 +71,8 @@ class SchedulerConfig(ConfigModel):
     layer_partition: list[int] = Field(default_factory=list)
     """Layers of each pipeline stage, first to last, for example [17, 13]. Empty: split evenly. The last stage also
     carries the LM head, so it often does best with fewer."""
+    speculation: SpeculationConfig | None = None
+    """Speculative parallelism across the stages, of which there must be several. Null: none."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages. Null: plain text."""
     stage_allow_plaintext: bool = False
@@ -124,6 +127,8 @@ class SchedulerConfig(ConfigModel):
                 f"layer_partition: names {len(self.layer_partition)} stages, there are {len(self.stages)}; give each "
                 "stage's layers, or remove it"
             )
+        if self.speculation and len(self.stages) < 2:
+            raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
         if self.stages and self.engine == "fake":
             raise ValueError("stages: the fake engine has none; remove them or set engine: vllm")
         return self

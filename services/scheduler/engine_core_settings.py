@@ -12,6 +12,7 @@ from pydantic import Field
 
 from services.common.config import ClientTlsConfig, ConfigModel, TelemetryConfig
 from services.common.ledger import LedgerConfig
+from services.scheduler.speculation_config import SpeculationConfig
 
 ADDITIONAL_CONFIG_KEY = "forerun"
 """Where the settings sit in vLLM's ``additional_config``."""
@@ -36,6 +37,8 @@ class EngineCoreSettings(ConfigModel):
     layer_partition: list[int] = Field(default_factory=list)
     """Layers of each stage, first to last; empty: split evenly. The last stage also carries the LM head, so it
     often does best with fewer."""
+    speculation: SpeculationConfig | None = None
+    """How the replica speculates across its stages; None: it does not."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages; None: plain text, loopback only."""
     stage_allow_plaintext: bool = False

@@ -18,6 +18,7 @@ _OURS = {
     "distributed_executor_backend": "it follows from `stages`",
     "otlp_traces_endpoint": "set `telemetry.otlp_endpoint` instead",
     "data_parallel_size": "run several replicas instead",
+    "async_scheduling": "Forerun runs ahead by itself where that pays",
 }
 _OURS_WITH_STAGES = {
     "pipeline_parallel_size": "it follows from `stages`",
@@ -47,6 +48,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         stages=config.stages,
         rendezvous=config.rendezvous or "",
         layer_partition=config.layer_partition,
+        speculation=config.speculation,
         stage_tls=config.stage_tls,
         stage_allow_plaintext=config.stage_allow_plaintext,
         step_timeout_s=config.step_timeout_s,
@@ -73,7 +75,7 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
     try:
         return AsyncEngineArgs(
             **arguments,
-            scheduler_cls="services.scheduler.vllm_scheduler.ForerunScheduler",
+            scheduler_cls=scheduler_class(config),
             served_model_name=list(config.model_names),
             additional_config={**extra, **settings.to_additional_config()},
             # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
@@ -82,6 +84,15 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
         )
     except (ValueError, OSError) as error:
         raise ConfigError(f"model or engine_args: {error}") from error
+
+
+def scheduler_class(config: SchedulerConfig) -> str:
+    """Which of our schedulers the engine core gets."""
+    if config.speculation is not None:
+        return "services.scheduler.vllm_sp_scheduler.SpScheduler"
+    if len(config.stages) == 1:
+        return "services.scheduler.vllm_run_ahead.RunAheadScheduler"
+    return "services.scheduler.vllm_scheduler.ForerunScheduler"
 
 
 def _check(config: SchedulerConfig) -> None:

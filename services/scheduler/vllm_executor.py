@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -52,10 +53,41 @@ _METHODS: dict[str, "pb.WorkerMethod.ValueType"] = {
 _log = structlog.get_logger(__name__)
 
 
+@dataclass
+class _PendingStep:
+    """A step on its way: complete with the last stage's tokens and, under speculation, the first stage's drafts."""
+
+    future: Future[ModelRunnerOutput | None]
+    drafts_due: bool
+    sent_s: float = field(default_factory=time.monotonic)
+    output: ModelRunnerOutput | None = None
+    drafts: dict[str, pb.Draft] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.output is not None and not self.drafts_due
+
+    def take(self, reply: pb.ExecuteResponse, *, is_first: bool, is_last: bool) -> None:
+        """Raises ``ValueError`` (msgspec's among them) for a reply that cannot be read."""
+        if is_first:
+            self.drafts = {draft.request_id: draft for draft in reply.drafts}
+            self.drafts_due = False
+        if is_last:
+            self.output = vllm_codec.decode_model_runner_output(reply.model_runner_output)
+        if self.is_complete:
+            # ModelRunnerOutput has no field for them; the scheduler reads this attribute.
+            self.output.forerun_drafts = self.drafts  # type: ignore[union-attr]
+
+
 class GrpcExecutor(Executor):
     """Drives PP × TP stage processes; ranks are pipeline-major as in vLLM."""
 
     supports_pp = True
+
+    @classmethod
+    def supports_async_scheduling(cls) -> bool:
+        """Stages run plans in order, however early they come."""
+        return True
 
     def _init_executor(self) -> None:
         die_with_parent()
@@ -67,7 +99,7 @@ class GrpcExecutor(Executor):
         self._step = 0
         self._held: pb.ExecuteRequest | None = None
         self._awaiting_grammar = False
-        self._pending: dict[int, tuple[float, Future[ModelRunnerOutput]]] = {}
+        self._pending: dict[int, _PendingStep] = {}
         self._failure: StageLostError | None = None
         self._on_failure: Callable[[], None] | None = None
         addresses = [address for ranks in self._settings.stages for address in ranks]
@@ -128,11 +160,11 @@ class GrpcExecutor(Executor):
 
     def sample_tokens(
         self, grammar_output: GrammarOutput | None, non_block: bool = False
-    ) -> Future[ModelRunnerOutput] | ModelRunnerOutput:
+    ) -> Future[ModelRunnerOutput | None] | ModelRunnerOutput | None:
         """Sends the step planned last; its output comes when the last stage has sampled."""
         self._raise_failure()
-        future: Future[ModelRunnerOutput] = Future()
-        self._pending[self._step] = (time.monotonic(), future)
+        future: Future[ModelRunnerOutput | None] = Future()
+        self._pending[self._step] = _PendingStep(future, drafts_due=self._settings.speculation is not None)
         # Once more: a loss between the check above and this line has not seen this future.
         self._raise_failure()
         grammar = b"" if grammar_output is None else vllm_codec.encode_grammar_output(grammar_output)
@@ -154,7 +186,7 @@ class GrpcExecutor(Executor):
         return future if non_block else future.result()
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """No speculation yet."""
+        """vLLM's own speculation has none here; drafts of SP come with a step's output."""
         return None
 
     def register_failure_callback(self, callback: Callable[[], None]) -> None:
@@ -183,33 +215,36 @@ class GrpcExecutor(Executor):
                 pb.RequestTrace(request_id=request_id, traceparent=traceparent)
                 for request_id, traceparent in traceparents.items()
             ],
+            speculation=getattr(output, "forerun_speculation", None),
         )
 
     def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
         if reply.HasField("error"):
             _log.error("step_failed", rank=rank, step=reply.step, traceback=reply.error.traceback)
             self._fail(StageLostError(f"stage {rank}: {reply.error.kind}: {reply.error.message}"))
-        elif rank == self._output_rank and (pending := self._pending.pop(reply.step, None)) is not None:
-            _, future = pending
+        elif (pending := self._pending.get(reply.step)) is not None:
             try:
-                future.set_result(vllm_codec.decode_model_runner_output(reply.model_runner_output))
+                pending.take(reply, is_first=rank == 0, is_last=rank == self._output_rank)
             except ValueError as error:
                 self._fail(StageLostError(f"stage {rank} answered step {reply.step} with garbage: {error}"))
-                future.set_exception(error)
+                return
+            if pending.is_complete:
+                del self._pending[reply.step]
+                pending.future.set_result(pending.output)
 
     def _fail(self, error: StageLostError) -> None:
         if self._failure is not None:
             return
         self._failure = error
         _log.error("replica_lost", reason=str(error))
-        for _, future in list(self._pending.values()):
-            future.set_exception(error)
+        for pending in list(self._pending.values()):
+            pending.future.set_exception(error)
         self._pending.clear()
         if self._on_failure is not None:
             self._on_failure()
 
     def _watch(self) -> None:
-        oldest = min((sent for sent, _ in list(self._pending.values())), default=None)
+        oldest = min((pending.sent_s for pending in list(self._pending.values())), default=None)
         if oldest is not None and time.monotonic() - oldest > self._settings.step_timeout_s:
             self._fail(StageLostError(f"no answer to a step within {self._settings.step_timeout_s:g} s"))
 
@@ -238,6 +273,7 @@ class GrpcExecutor(Executor):
                 vllm_version=vllm_version(),
                 replica_id=settings.replica_id,
                 layer_partition=settings.layer_partition,
+                draft_adapter="" if settings.speculation is None else str(settings.speculation.draft_adapter),
             )
             for pipeline_rank, ranks in enumerate(settings.stages)
             for tensor_rank in range(len(ranks))
@@ -279,7 +315,8 @@ class GrpcExecutor(Executor):
         """Features that stages do not carry are refused by name at start, not in the middle of a step."""
         config = self.vllm_config
         refused = {
-            "async_scheduling": config.scheduler_config.async_scheduling,
+            "async_scheduling with several stages": config.scheduler_config.async_scheduling
+            and config.parallel_config.pipeline_parallel_size > 1,
             "enable_lora": config.lora_config is not None,
             "kv_transfer_config": config.kv_transfer_config is not None,
             "enable_prompt_embeds": config.model_config.enable_prompt_embeds,

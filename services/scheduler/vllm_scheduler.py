@@ -26,9 +26,9 @@ class ForerunScheduler(Scheduler):
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        settings = EngineCoreSettings.from_additional_config(vllm_config.additional_config)
+        self._settings = settings = EngineCoreSettings.from_additional_config(vllm_config.additional_config)
         self._stages = vllm_config.parallel_config.pipeline_parallel_size
-        registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         self._ledger = LedgerSource(settings, self.block_size, registry)
         self._micro_batch = Gauge(
             "forerun_micro_batch_limit", "Most decoding requests that one step may take.", registry=registry
@@ -42,7 +42,7 @@ class ForerunScheduler(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """vLLM's schedule over at most one micro-batch of decodes."""
         if self._stages > 1:
-            self._hold_back_excess()
+            self._hold_back()
         output = super().schedule(throttle_prefills)
         if output.scheduled_new_reqs:
             self._note_admitted(output)
@@ -74,7 +74,7 @@ class ForerunScheduler(Scheduler):
         if self._metrics_server is not None:
             self._metrics_server.stop()
 
-    def _hold_back_excess(self) -> None:
+    def _hold_back(self) -> None:
         """Splits a crowd: of the decodes that are ready, at most ceil(running / stages) go into the next step.
 
         vLLM would put all ready requests into one batch; the other stages would then idle until it comes back. Once

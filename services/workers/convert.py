@@ -4,7 +4,7 @@ import traceback
 
 from forerun.stage.v1 import service_pb2 as pb
 
-from services.workers.vllm_stage import StagePlace
+from services.workers.place import StagePlace
 
 WORKER_METHODS: dict[int, str] = {
     pb.WORKER_METHOD_GET_KV_CACHE_SPEC: "get_kv_cache_spec",
@@ -31,6 +31,8 @@ def place_from_proto(request: pb.ConfigureRequest) -> StagePlace:
         tensor_ranks=request.tensor_parallel_ranks,
         rendezvous=request.rendezvous_address,
         layer_partition=tuple(request.layer_partition),
+        draft_adapter=request.draft_adapter,
+        generation=request.generation,
     )
 
 

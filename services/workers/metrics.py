@@ -24,6 +24,9 @@ class StageMetrics:
             "Time decoding plans and encoding replies and activations.",
             registry=registry,
         )
+        self._draft = Counter(
+            "forerun_stage_draft_seconds_total", "Time drafting on the first stage, part of busy.", registry=registry
+        )
         self._steps = Histogram(
             "forerun_stage_step_seconds", "Model time of one step.", buckets=_STEP_BUCKETS, registry=registry
         )
@@ -44,6 +47,7 @@ class StageMetrics:
         self._busy.inc(times.busy_ns * _NANOSECOND)
         self._idle.inc(times.idle_ns * _NANOSECOND)
         self._overhead.inc(times.overhead_ns * _NANOSECOND)
+        self._draft.inc(times.draft_ns * _NANOSECOND)
         if times.busy_ns:
             self._steps.observe(times.busy_ns * _NANOSECOND)
 

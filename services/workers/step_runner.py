@@ -30,10 +30,12 @@ class _Clock:
     free_since: int
     idle: int = 0
     busy: int = 0
+    draft: int = 0
 
     def times(self) -> pb.StepTimes:
         total = time.perf_counter_ns() - self.free_since
-        return pb.StepTimes(idle_ns=self.idle, busy_ns=self.busy, overhead_ns=max(0, total - self.idle - self.busy))
+        overhead = max(0, total - self.idle - self.busy)
+        return pb.StepTimes(idle_ns=self.idle, busy_ns=self.busy, overhead_ns=overhead, draft_ns=self.draft)
 
 
 class StepRunner:
@@ -71,7 +73,7 @@ class StepRunner:
             if self._failure is not None:
                 reply.error.CopyFrom(self._failure)
                 return reply
-            output = self._step(request, clock)
+            output = self._step(request, reply, clock)
         except Exception as error:  # noqa: BLE001  whatever failed, the scheduler and the next stage must hear of it
             self._failure = error_to_proto(error)
             reply.error.CopyFrom(self._failure)
@@ -86,36 +88,79 @@ class StepRunner:
         self._metrics.observe_step(reply.times)
         return reply
 
-    def _step(self, request: pb.ExecuteRequest, clock: _Clock) -> ModelRunnerOutput | None:
+    def _step(self, request: pb.ExecuteRequest, reply: pb.ExecuteResponse, clock: _Clock) -> ModelRunnerOutput | None:
         if not request.scheduler_output:
             return self._sample_late(request, clock)
         plan = vllm_codec.decode_scheduler_output(request.scheduler_output)
-        hidden = None
-        if plan.total_num_scheduled_tokens and not self._stage.place.is_first:
-            hidden = self._receive(request.step, clock)
-        began = time.perf_counter_ns()
-        output = self._stage.forward(plan, hidden)
-        clock.busy += time.perf_counter_ns() - began
-        if isinstance(output, dict):
+        is_planned = plan.total_num_scheduled_tokens > 0
+        received = self._receive(request.step, clock) if is_planned and not self._stage.place.is_first else None
+        left_out = self._leave_out(request, plan, received)
+        output = self._forward(plan, received, clock)
+        if is_planned and not self._stage.place.is_last:
+            tensors = activations.to_proto(output) if isinstance(output, dict) else []
             self._send(
                 pb.PushActivationsRequest(
-                    step=request.step, generation=self._generation, tensors=activations.to_proto(output)
+                    step=request.step,
+                    generation=self._generation,
+                    tensors=tensors,
+                    left_out_request_ids=left_out,
                 )
             )
-            output = None
+        if isinstance(output, dict):
+            # After the activations have left: the next stage must not wait for it.
+            self._draft(request, reply, plan, output, clock)
         self._observe(request, plan, clock)
-        if not self._stage.place.is_last or request.sampling == pb.ExecuteRequest.SAMPLING_NONE:
-            return output if isinstance(output, ModelRunnerOutput) else None
+        if not self._stage.place.is_last:
+            return None
+        if isinstance(output, ModelRunnerOutput):
+            # Nothing ran: the plan was empty, or all of its rows were left out.
+            return output
         if request.sampling == pb.ExecuteRequest.SAMPLING_LATER:
             self._awaiting_grammar = (request.step, clock)
             return None
         return self._sample(request.grammar_output, clock)
 
-    def _receive(self, step: int, clock: _Clock) -> dict[str, torch.Tensor]:
+    def _leave_out(
+        self, request: pb.ExecuteRequest, plan: SchedulerOutput, received: pb.PushActivationsRequest | None
+    ) -> set[str]:
+        """Completes a plan that runs ahead; the requests that were taken out of it."""
+        if self._stage.speculation is None or not plan.total_num_scheduled_tokens:
+            return set()
+        return self._stage.speculation.before_forward(plan, request.speculation, received)
+
+    def _forward(
+        self, plan: SchedulerOutput, received: pb.PushActivationsRequest | None, clock: _Clock
+    ) -> dict[str, torch.Tensor] | ModelRunnerOutput | None:
+        hidden = None
+        if received is not None and plan.total_num_scheduled_tokens:
+            hidden = activations.from_proto(list(received.tensors), self._stage.device)
+        began = time.perf_counter_ns()
+        output = self._stage.forward(plan, hidden)
+        if self._stage.speculation is not None and output is None:
+            self._stage.speculation.before_sampling(plan)
+        clock.busy += time.perf_counter_ns() - began
+        return output
+
+    def _draft(
+        self,
+        request: pb.ExecuteRequest,
+        reply: pb.ExecuteResponse,
+        plan: SchedulerOutput,
+        output: dict[str, torch.Tensor],
+        clock: _Clock,
+    ) -> None:
+        if self._stage.speculation is None:
+            return
+        began = time.perf_counter_ns()
+        reply.drafts.extend(self._stage.speculation.draft(plan, request.speculation, output))
+        clock.draft = time.perf_counter_ns() - began
+        clock.busy += clock.draft
+
+    def _receive(self, step: int, clock: _Clock) -> pb.PushActivationsRequest:
         began = time.perf_counter_ns()
         message = self._inbox.take(step, self._activation_timeout_s)
         clock.idle += time.perf_counter_ns() - began
-        return activations.from_proto(list(message.tensors), self._stage.device)
+        return message
 
     def _sample(self, grammar: bytes, clock: _Clock) -> ModelRunnerOutput:
         began = time.perf_counter_ns()

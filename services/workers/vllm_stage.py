@@ -9,7 +9,6 @@ pipeline group; Forerun pushes them over gRPC, so that stages may sit on hosts t
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -23,40 +22,10 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from services.common.fingerprint import fingerprint
 from services.common.version import vllm_version
+from services.workers.place import StagePlace
+from services.workers.vllm_speculation import Speculation
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class StagePlace:
-    """Where a stage stands: pipeline rank of ``stages``, tensor rank of ``tensor_ranks``."""
-
-    pipeline_rank: int
-    tensor_rank: int
-    stages: int
-    tensor_ranks: int
-    rendezvous: str
-    """host:port where torch.distributed's ranks meet."""
-    layer_partition: tuple[int, ...] = ()
-    """Layers of each stage, first to last; empty: split evenly."""
-
-    @property
-    def rank(self) -> int:
-        """Global rank, as vLLM counts: pipeline-major."""
-        return self.pipeline_rank * self.tensor_ranks + self.tensor_rank
-
-    @property
-    def is_first(self) -> bool:
-        return self.pipeline_rank == 0
-
-    @property
-    def is_last(self) -> bool:
-        return self.pipeline_rank == self.stages - 1
-
-    @property
-    def reports_output(self) -> bool:
-        """Exactly one rank reports what was sampled."""
-        return self.is_last and self.tensor_rank == 0
 
 
 class ModelStage:
@@ -74,12 +43,16 @@ class ModelStage:
             "tensor_parallel_size": place.tensor_ranks,
             # Only its side effect matters: vLLM must not look for the other ranks' devices on this host.
             "distributed_executor_backend": "mp",
+            # The runner keeps its tokens where the host can read them, also when the scheduler runs ahead.
+            "async_scheduling": False,
         }
         self.config: VllmConfig = EngineArgs(**arguments).create_engine_config()
         self.fingerprint = fingerprint(
             engine_args_json, self.config.model_config.hf_config.to_json_string(use_diff=False), vllm_version()
         )
         self._wrapper: WorkerWrapperBase | None = None
+        self.speculation: Speculation | None = None
+        """Set by ``load`` when the replica speculates."""
 
     @property
     def device(self) -> torch.device:
@@ -118,6 +91,8 @@ class ModelStage:
         with set_current_vllm_config(self.config):
             wrapper.worker.load_model()
         self._prepare_intermediate_tensors()
+        if self.place.draft_adapter:
+            self.speculation = Speculation(self.config, wrapper.worker.model_runner, self.place)
 
     def call(self, method: str, arguments: list[Any]) -> Any:
         """One of vLLM's worker methods; the closed list is in ``convert.py``."""

@@ -1,0 +1,18 @@
+"""How a replica of several stages speculates (SP)."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from services.common.config import ConfigModel
+
+
+class SpeculationConfig(ConfigModel):
+    """Speculative parallelism: the first stage drafts the next token and runs ahead while later stages verify."""
+
+    draft_adapter: Path
+    """Folder of the adapter that the first stage drafts with, as ``forerun train adapter`` writes it. Its exit layer
+    is the number of layers of the first stage."""
+    drop_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """The least confident fraction of each step's drafts that is dropped; a request whose draft is dropped waits for
+    its verified token instead of running ahead."""

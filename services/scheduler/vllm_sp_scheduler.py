@@ -1,0 +1,115 @@
+"""Speculative parallelism (SP): running ahead of several stages on drafts, and back after a miss.
+
+Lives in vLLM's engine-core process. Step *t* runs a request's token through the stages; the first stage drafts the
+token that follows and takes it as the request's input of step *t + 1*, while later stages still work on *t*. When step
+*t* comes back, its sampled token is compared with the draft: equal, and the request has gained a stage time; else
+everything younger is rolled back, and the sampled token enters next (design section 4; papers/spexis section 4).
+
+Relies on (vLLM 0.32): ``AsyncScheduler`` under ``async_scheduling=False`` schedules a request again with an output
+placeholder while its last step is in flight, and sends stages the tokens that it knows; ``num_stale_output_tokens``
+and ``drop_stale_output`` make ``update_from_output`` drop what a request has in flight, oldest first;
+``max_concurrent_batches`` is the number of stages, so that a draft's predecessor is verified before a third step needs
+it. ``_roll_back`` is the only place that writes vLLM's state.
+"""
+
+from typing import Any
+
+from forerun.stage.v1 import service_pb2 as pb
+from prometheus_client import Counter
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from services.scheduler.vllm_scheduler import ForerunScheduler
+
+
+class SpScheduler(ForerunScheduler, AsyncScheduler):
+    """Forerun's scheduler for replicas that speculate across their stages."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        if vllm_config.scheduler_config.async_scheduling or self._settings.speculation is None:
+            raise RuntimeError("speculative parallelism needs its settings, and vLLM's async_scheduling off")
+        self._drop_fraction = self._settings.speculation.drop_fraction
+        self._drafted = self._counter("drafted", "Draft tokens that ran ahead.")
+        self._accepted = self._counter("accepted", "Draft tokens that the verifier kept.")
+        self._dropped = self._counter("dropped", "Draft tokens left out for want of confidence.")
+        self._flushed = self._counter("flushed", "Tokens in flight that a miss made worthless.")
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """vLLM's schedule; the plan tells the first stage which inputs are its drafts, and what to draft next."""
+        output = super().schedule(throttle_prefills)
+        output.forerun_speculation = pb.Speculation(
+            drafted_request_ids=_drafted_inputs(output),
+            draft_request_ids=[id_ for id_ in output.num_scheduled_tokens if self._is_wanted(self.requests[id_])],
+            drop_fraction=self._drop_fraction,
+        )
+        return output
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
+        """vLLM's update; then every new token is compared with the draft that has run ahead of it."""
+        drafts: dict[str, pb.Draft] = getattr(model_runner_output, "forerun_drafts", {})
+        known = {
+            request_id: request.num_output_tokens
+            for request_id in scheduler_output.num_scheduled_tokens
+            if (request := self.requests.get(request_id)) is not None and not request.num_stale_output_tokens
+        }
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        for request_id, tokens in known.items():
+            request = self.requests.get(request_id)
+            if request is not None and request.num_output_tokens > tokens and request.num_in_flight_tokens > 0:
+                self._judge(request, drafts[request_id])
+        return outputs
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
+        # Of several tokens in flight only the oldest has a verified input; vLLM would deliver them all.
+        drop = drop_stale_output or request.num_output_placeholders > 1
+        super()._preempt_request(request, timestamp, drop_stale_output=drop)
+
+    def _hold_back(self) -> None:
+        """Requests that may not speculate wait for their verified token; a crowd is not split into micro-batches."""
+        for request in self.running:
+            if request.num_output_placeholders > 0 and not self._may_speculate(request):
+                # schedule() counts the step up first; eligible again one step later.
+                request.next_decode_eligible_step = self.current_step + 2
+
+    def _judge(self, request: Request, draft: pb.Draft) -> None:
+        """The verdict on the draft that is the input of the request's next step in flight."""
+        if draft.dropped:
+            self._dropped.inc()
+        else:
+            self._drafted.inc()
+            if draft.token_id == request.output_token_ids[-1]:
+                self._accepted.inc()
+                return
+            self._flushed.inc(request.num_in_flight_tokens)
+        self._roll_back(request)
+
+    @staticmethod
+    def _roll_back(request: Request) -> None:
+        """Like a preemption that keeps its blocks: what is in flight will be dropped, the sampled token enters next.
+
+        Blocks stay, since the next step rewrites the same slots; unverified tokens never were in the prefix cache.
+        """
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.drop_stale_output = True
+        request.num_output_placeholders = 0
+        request.num_computed_tokens = request.num_tokens - 1
+
+    def _is_wanted(self, request: Request) -> bool:
+        return not request.is_prefill_chunk and self._may_speculate(request)
+
+    @staticmethod
+    def _may_speculate(request: Request) -> bool:
+        """A grammar's mask for a step needs every token before it."""
+        return not request.use_structured_output
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"forerun_sp_{name}_tokens_total", text, registry=self._registry)
+
+
+def _drafted_inputs(output: SchedulerOutput) -> list[str]:
+    """Requests whose one token in this step is not known to the scheduler."""
+    cached = output.scheduled_cached_reqs
+    return [id_ for id_, tokens in zip(cached.req_ids, cached.new_token_ids, strict=True) if not tokens]

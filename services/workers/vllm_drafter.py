@@ -1,0 +1,147 @@
+"""Drafting the next token on the first stage, from the hidden states that it has just handed on.
+
+Relies on (vLLM 0.32, model runner V1): a forward hook on the model runs inside the step's forward context, which
+holds the attention metadata of every registered layer, the draft layer's among them; ``input_batch`` lists the step's
+requests in the order of their tokens.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from forerun.stage.v1 import service_pb2 as pb
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.forward_context import ForwardContext, get_forward_context, override_forward_context
+from vllm.v1.core.sched.output import SchedulerOutput
+
+from services.common.errors import ConfigError
+from services.workers.draft_adapter.files import load_adapter
+from services.workers.sampling_noise import request_seed, token_seed
+from services.workers.target_weights import TargetWeights
+from services.workers.vllm_draft_layers import DraftLayers
+
+
+class Drafter:
+    """Drafts the next token of each request from the first stage's hidden states."""
+
+    def __init__(self, config: VllmConfig, runner: Any, folder: Path, generation: int) -> None:
+        """Builds the layers. Raises ``ConfigError`` when the adapter does not fit the model."""
+        adapter, tensors = load_adapter(folder)
+        adapter.check_target(config.model_config.hf_config)
+        self._runner = runner
+        self._generation = generation
+        _, layers = config.model_config.get_layers_start_end_indices(config.parallel_config)
+        if layers != adapter.exit_layer:
+            raise ConfigError(
+                f"layer_partition: the first stage has {layers} layers, the draft adapter in {folder} reads after "
+                f"{adapter.exit_layer}; give the first stage so many, or use another adapter"
+            )
+        target = TargetWeights(config.model_config.model)
+        with set_current_vllm_config(config), runner.device:
+            self._layers = DraftLayers(adapter, config).to(config.model_config.dtype).eval()
+            self._layers.load(tensors, target.final_norm(), target.head_rows(tensors["d2t"]))
+        self._context: ForwardContext | None = None
+        self._positions = torch.empty(0)
+        runner.model.register_forward_hook(self._remember, with_kwargs=True)
+        self._owed = 0.0
+        self._kept: dict[str, int] = {}
+        """The draft that follows a request's newest token, unless it was dropped or has entered a step."""
+
+    def _remember(self, _module: Any, _arguments: Any, keywords: dict[str, Any], _output: Any) -> None:
+        self._context = get_forward_context()
+        self._positions = keywords["positions"]
+
+    def enter(self, plan: SchedulerOutput, drafted: set[str]) -> dict[str, int]:
+        """The drafts that become inputs of a step, by request; each can enter once.
+
+        Args:
+            plan: the step.
+            drafted: its requests that have no verified token for it; one whose draft was dropped gets none here
+                either, until it comes back with a verified token.
+        """
+        for request_id in plan.finished_req_ids:
+            self._kept.pop(request_id, None)
+        entering = {request_id: self._kept.pop(request_id, None) for request_id in plan.num_scheduled_tokens}
+        return {id_: token for id_, token in entering.items() if token is not None and id_ in drafted}
+
+    def draft(
+        self, plan: SchedulerOutput, wanted: set[str], drop_fraction: float, output: dict[str, torch.Tensor]
+    ) -> list[pb.Draft]:
+        """Runs the adapter over the step that the model has just run.
+
+        Args:
+            plan: the step.
+            wanted: requests to draft for, each with all of its tokens so far in this step or before.
+            drop_fraction: of the drafts, the least confident ones, that are marked as dropped.
+            output: the stage's output, ``hidden_states`` and ``residual``, each [tokens, hidden].
+
+        Returns:
+            One draft for each wanted request of the step.
+        """
+        with torch.inference_mode(), override_forward_context(self._context):
+            stream = self._layers(self._positions, output["hidden_states"] + output["residual"])
+            ids, rows, ends = self._rows_of(plan, wanted)
+            if not ids:
+                return []
+            logits = self._layers.logits(stream[ends])
+            tokens = self._choose(logits, rows, [self._output_index(plan, id_) for id_ in ids])
+            confidence = torch.softmax(logits, dim=-1).amax(dim=-1)
+        drafts = [
+            pb.Draft(request_id=id_, token_id=token, confidence=probability)
+            for id_, token, probability in zip(ids, tokens.tolist(), confidence.tolist(), strict=True)
+        ]
+        self._drop(drafts, drop_fraction)
+        self._kept.update((draft.request_id, draft.token_id) for draft in drafts if not draft.dropped)
+        return drafts
+
+    def _drop(self, drafts: list[pb.Draft], fraction: float) -> None:
+        """Marks the least confident ones. What does not make a whole draft is carried over to the next step."""
+        self._owed += fraction * len(drafts)
+        count, self._owed = int(self._owed), self._owed % 1
+        for draft in sorted(drafts, key=lambda draft: draft.confidence)[:count]:
+            draft.dropped = True
+
+    def _rows_of(self, plan: SchedulerOutput, wanted: set[str]) -> tuple[list[str], list[int], list[int]]:
+        """Wanted requests of the step, their rows in the batch, and the index of each one's last token."""
+        ids, rows, ends, end = [], [], [], 0
+        for row, request_id in enumerate(self._runner.input_batch.req_ids):
+            end += plan.num_scheduled_tokens[request_id]
+            if request_id in wanted:
+                ids.append(request_id)
+                rows.append(row)
+                ends.append(end - 1)
+        return ids, rows, ends
+
+    def _choose(self, logits: torch.Tensor, rows: list[int], output_indices: list[int]) -> torch.Tensor:
+        """The drafted token ids, [rows]: the likeliest, or drawn with the noise that the sampler will use."""
+        batch = self._runner.input_batch
+        chosen = self._layers.d2t[logits.argmax(dim=-1)]
+        drawn = [index for index, row in enumerate(rows) if batch.temperature_cpu[row] > 0]
+        if not drawn:
+            return chosen
+        temperature = torch.tensor([float(batch.temperature_cpu[rows[index]]) for index in drawn]).unsqueeze(-1)
+        scores = torch.full((len(drawn), batch.vocab_size), float("-inf"))
+        scores[:, self._layers.d2t.cpu()] = logits[drawn].cpu() / temperature
+        seeds = [self._seed(batch.req_ids[rows[index]], output_indices[index]) for index in drawn]
+        chosen[drawn] = gumbel_argmax(scores, seeds).to(chosen.device)
+        return chosen
+
+    def _seed(self, request_id: str, output_index: int) -> int:
+        sampling = self._runner.requests[request_id].sampling_params
+        return token_seed(request_seed(sampling.seed, request_id, self._generation), output_index)
+
+    def _output_index(self, plan: SchedulerOutput, request_id: str) -> int:
+        state = self._runner.requests[request_id]
+        return int(state.num_computed_tokens + plan.num_scheduled_tokens[request_id] - state.num_prompt_tokens)
+
+
+def gumbel_argmax(scores: torch.Tensor, seeds: list[int]) -> torch.Tensor:
+    """vLLM's own draw on a CPU, one generator a row: the same as its sampler makes from the same scores and seeds.
+
+    Args:
+        scores: [rows, vocabulary], float32; minus infinity where a token cannot be drawn.
+        seeds: one a row.
+    """
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    drawn = torch.cat([torch.randint(0, 2**31, (1,), generator=generator) for generator in generators])
+    return torch.ops._C.fused_gumbel_argmax(scores, drawn)

@@ -1,0 +1,144 @@
+"""Random schedules through the real SP scheduler against a model that needs no schedule."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from services.scheduler.vllm_sp_scheduler import SpScheduler
+from tests.e2e.sp_pipeline import STOP_TOKEN, SpPipeline, reference
+
+BLOCK_SIZE = 4
+BLOCKS = 41
+"""So few that a handful of requests preempt one another."""
+
+MAX_MODEL_LEN = 120
+
+
+class Configs(dict[int, Any]):
+    """By number of stages."""
+
+    def __repr__(self) -> str:
+        # vLLM's own configurations cannot all be printed, which hypothesis does when a test fails.
+        return "Configs"
+
+
+@pytest.fixture(scope="module")
+def configs(model_path: Path) -> Configs:
+    """vLLM configurations for two to four stages; building one costs seconds."""
+    forerun = {
+        "replica_id": "r",
+        "generation": 1,
+        "address": "127.0.0.1:1",
+        "ledger": {},
+        "telemetry": {},
+        "speculation": {"draft_adapter": "none"},
+    }
+    return Configs(
+        (
+            stages,
+            EngineArgs(
+                model=str(model_path),
+                pipeline_parallel_size=stages,
+                distributed_executor_backend="mp",
+                max_model_len=MAX_MODEL_LEN,
+                max_num_batched_tokens=32,
+                max_num_seqs=8,
+                block_size=BLOCK_SIZE,
+                enable_prefix_caching=True,
+                additional_config={"forerun": forerun},
+            ).create_engine_config(),
+        )
+        for stages in (2, 3, 4)
+    )
+
+
+def pipeline(config: Any, stages: int, seed: int, hit: float, drop: float) -> SpPipeline:
+    config.cache_config.num_gpu_blocks = BLOCKS
+    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32)
+    scheduler = SpScheduler(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_SIZE,
+        log_stats=False,
+    )
+    init_none_hash(sha256)
+    hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
+    return SpPipeline(scheduler, stages, BLOCK_SIZE, Random(seed), hit, drop, hasher)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 60), st.integers(1, 30)),
+        st.tuples(st.just("turn"), st.integers(1, 8), st.just(0)),
+        st.tuples(st.just("abort"), st.integers(0, 30), st.just(0)),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@pytest.mark.timeout(600)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    stages=st.integers(2, 4),
+    events=EVENTS,
+    seed=st.integers(0, 2**32),
+    hit=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
+    drop=st.sampled_from([0.0, 0.0, 0.25, 0.7]),
+)
+def test_every_schedule_says_what_no_schedule_says(
+    configs: Configs,
+    stages: int,
+    events: list[tuple[str, int, int]],
+    seed: int,
+    hit: float,
+    drop: float,
+) -> None:
+    run = pipeline(configs[stages], stages, seed, hit, drop)
+    random = Random(seed)
+    expected: dict[str, list[int]] = {}
+    aborted: set[str] = set()
+    for kind, first, second in events:
+        if kind == "add":
+            name = f"r{len(expected)}"
+            # Few different beginnings, so that prefixes are shared, generated ones too.
+            prompt = [random.randrange(2)] + [3] * (first - 1)
+            sampling = SamplingParams(
+                max_tokens=second,
+                stop_token_ids=[STOP_TOKEN],
+                min_tokens=min(second, random.randrange(4)),
+                temperature=0,
+            )
+            expected[name] = reference(prompt, sampling)
+            run.add(name, prompt, sampling)
+        elif kind == "abort" and expected:
+            name = f"r{first % len(expected)}"
+            run.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+            aborted |= {name} - run.finished
+        else:
+            for _ in range(first):
+                run.turn()
+    for _ in range(20_000):
+        if run.is_idle:
+            break
+        run.turn()
+    assert run.is_idle, "a request never ended"
+    for name, answer in expected.items():
+        if name in aborted:
+            assert run.answers[name] == answer[: len(run.answers[name])], name
+        else:
+            assert run.answers[name] == answer, name
+    assert run.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == BLOCKS - 1
