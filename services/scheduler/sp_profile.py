@@ -1,0 +1,130 @@
+"""What was measured of each way to split a model over devices: the input of ``forerun plan``."""
+
+from bisect import bisect_right
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from services.common.config import ConfigModel
+from services.common.config_file import load_config
+from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline, StaleRows
+
+
+class LatencyProfile(ConfigModel):
+    """Milliseconds by rows (sequences that decode one token each in a step)."""
+
+    rows: tuple[PositiveInt, ...] = Field(min_length=2)
+    """Rising numbers of rows."""
+    ms: tuple[PositiveFloat, ...]
+    """Median time of a step with so many rows, in milliseconds; as many as ``rows``."""
+
+    @model_validator(mode="after")
+    def _check_points(self) -> Self:
+        if len(self.rows) != len(self.ms):
+            raise ValueError(f"{len(self.rows)} rows but {len(self.ms)} ms; give each rows its time")
+        if any(later <= earlier for earlier, later in pairwise(self.rows)):
+            raise ValueError(f"rows must rise; sort the points by rows: {list(self.rows)}")
+        return self
+
+    def at(self, rows: float) -> float:
+        """Linear between the points and on from the last two; the first one's time for fewer rows."""
+        if rows <= self.rows[0]:
+            return self.ms[0]
+        right = min(bisect_right(self.rows, rows), len(self.rows) - 1)
+        left = right - 1
+        slope = (self.ms[right] - self.ms[left]) / (self.rows[right] - self.rows[left])
+        # Noise in the last two points must not make large batches free.
+        return max(self.ms[left] + slope * (rows - self.rows[left]), min(self.ms[left], self.ms[right]))
+
+
+class SplitProfile(ConfigModel):
+    """One split: ``pp`` × ``sp`` pipeline stages of ``tp`` devices each."""
+
+    pp: PositiveInt = 1
+    """Micro-batches that take turns in the pipeline."""
+    tp: PositiveInt = 1
+    """Devices that share each layer."""
+    sp: PositiveInt = 1
+    """Steps of a sequence in flight at once, all but the oldest on drafts. 1: no speculation."""
+    stages: tuple[LatencyProfile, ...] = Field(min_length=1)
+    """Each pipeline stage's time from step to step when it never waits, without drafting; pp x sp of them, in order."""
+    draft: LatencyProfile | None = None
+    """With sp above 1: what drafting adds to the stage that drafts."""
+    acceptance: tuple[float, ...] | None = Field(default=None, min_length=1)
+    """With sp above 1: the share (0 to 1) of right drafts, in equal shares of the drafts by confidence, least first."""
+    hop_ms: float = Field(default=0.0, ge=0.0)
+    """Milliseconds from a stage's end to the next one's start, and from the last one's end to the first one's."""
+    kv_sequences: PositiveInt
+    """Sequences whose keys and values fit into this split's memory."""
+    stale_rows: StaleRows = StaleRows.RUN
+    """Whether stages leave out rows behind a miss: run, skip_last or skip_all."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if len(self.stages) != self.pp * self.sp:
+            raise ValueError(f"pp x sp is {self.pp * self.sp} but stages has {len(self.stages)}; profile every stage")
+        speculates = self.sp > 1
+        for name in ("draft", "acceptance"):
+            if (getattr(self, name) is not None) != speculates:
+                fix = f"add {name}" if speculates else f"remove {name}, or raise sp"
+                raise ValueError(f"sp {self.sp} {'needs' if speculates else 'has no'} {name}; {fix}")
+        if self.acceptance is not None:
+            AcceptanceCurve(self.acceptance)
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(pp, tp, sp)."""
+        return self.pp, self.tp, self.sp
+
+    @property
+    def profiled_rows(self) -> int:
+        """The most rows that every stage was measured with."""
+        return min(stage.rows[-1] for stage in self.stages)
+
+    @property
+    def drafting_stage(self) -> int | None:
+        """The stage that drafts, where the first of the ``sp`` parts of the model ends."""
+        return None if self.draft is None else self.pp - 1
+
+    def curve(self) -> AcceptanceCurve:
+        """Its drafts; always wrong where there are none."""
+        return AcceptanceCurve(self.acceptance or (0.0,))
+
+    def pipeline(self) -> Pipeline:
+        """As the cost model takes it."""
+        stages = [stage.at for stage in self.stages]
+        if self.draft is not None:
+            alone, draft = stages[self.pp - 1], self.draft.at
+            stages[self.pp - 1] = lambda rows: alone(rows) + draft(rows)
+        return Pipeline(tuple(stages), self.pp, self.hop_ms, self.stale_rows)
+
+
+class Profile(ConfigModel):
+    """The measured splits of one model over the same devices."""
+
+    model: str
+    """The model's name."""
+    devices: PositiveInt
+    """Devices that each split uses."""
+    origin: str = ""
+    """How, when and where it was measured, for the reader."""
+    splits: tuple[SplitProfile, ...] = Field(min_length=1)
+    """The measured splits, in any order."""
+
+    @model_validator(mode="after")
+    def _check_splits(self) -> Self:
+        shapes = [split.shape for split in self.splits]
+        for index, (pp, tp, sp) in enumerate(shapes):
+            if pp * tp * sp != self.devices:
+                raise ValueError(f"splits.{index}: pp {pp} x tp {tp} x sp {sp} must use all {self.devices} devices")
+            if (pp, tp, sp) in shapes[:index]:
+                raise ValueError(f"splits.{index}: pp {pp}, tp {tp}, sp {sp} is there twice; keep one")
+        return self
+
+
+def load_profile(path: Path) -> Profile:
+    """Reads a profile (JSON or YAML). ``ConfigError`` with file, line, field and fix of everything wrong in it."""
+    return load_config(path, Profile)
