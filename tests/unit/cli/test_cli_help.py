@@ -26,8 +26,8 @@ def test_help_lists_every_command_without_importing_one() -> None:
         assert row.help in result.stdout
 
 
-PAGES = [["up"], ["generate"], ["status"], ["trace"], ["ledger", "show"], ["ledger", "check"], ["models", "get"],
-         ["models", "list"], ["version"]]  # fmt: skip
+PAGES = [["up"], ["generate"], ["status"], ["trace"], ["ledger", "show"], ["ledger", "check"], ["plan"],
+         ["models", "get"], ["models", "list"], ["version"]]  # fmt: skip
 
 
 def test_no_command_is_forgotten_here() -> None:
