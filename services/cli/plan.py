@@ -93,6 +93,8 @@ def _split_document(planned: PlannedSplit) -> dict[str, Any]:
     pp, tp, sp = planned.split.shape
     prediction = planned.prediction
     figures = {"tokens_per_s": prediction.tokens_per_s, **asdict(prediction)}
+    if sp == 1:
+        del figures["speculation"]
     return {"pp": pp, "tp": tp, "sp": sp, **figures, "reason": planned.reason}
 
 

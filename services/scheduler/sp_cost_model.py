@@ -29,8 +29,8 @@ from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline, StaleRows
 DROP_GRID = tuple(percent / 100 for percent in range(0, 55, 5))
 """Shares of drafts to drop that are worth trying; the paper uses 0.15 to 0.3."""
 
-
 ALL_WRONG = AcceptanceCurve((0.0,))
+"""For pipelines without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,7 @@ def rows_per_step(batch: float, speculation: Speculation, pipeline: Pipeline) ->
     rounds after it has then passed ``j·PP`` stages less, so a stage that skips still runs those that had come so far.
     """
     stages = len(pipeline.stages)
-    sequences = batch / min(pipeline.micro_batches, max(batch, 1.0))
-    right = effective_batch(sequences, speculation)
+    right = effective_batch(batch / _in_turn(pipeline, batch), speculation)
     rows = []
     for stage in range(stages):
         skips = pipeline.stale_rows is StaleRows.SKIP_ALL
@@ -128,6 +127,11 @@ def rows_per_step(batch: float, speculation: Speculation, pipeline: Pipeline) ->
         rounds = (stages - 1 - stage) // pipeline.micro_batches if skips else speculation.depth - 1
         rows.append(right * (1.0 + speculation.miss * speculation.stale_rows_per_miss(rounds)))
     return tuple(rows)
+
+
+def _in_turn(pipeline: Pipeline, batch: float) -> float:
+    """Micro-batches that are not empty."""
+    return min(pipeline.micro_batches, max(batch, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ def predict(pipeline: Pipeline, batch: float, curve: AcceptanceCurve = ALL_WRONG
     """
     depth = pipeline.depth
     speculation = Speculation(depth, curve.kept(drop), drop)
-    in_turn = min(pipeline.micro_batches, max(batch, 1.0))
+    in_turn = _in_turn(pipeline, batch)
     rows = rows_per_step(batch, speculation, pipeline)
     stage_ms = tuple(latency(count) for latency, count in zip(pipeline.stages, rows, strict=True))
     around_ms = (sum(stage_ms) + len(stage_ms) * pipeline.hop_ms) / (in_turn * depth)

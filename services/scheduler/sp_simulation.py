@@ -45,8 +45,7 @@ class _Row:
     sequence: "_Sequence"
     confidence: float
     draft_is_right: bool
-    draft_runs: bool | None = None
-    """None until the next step of the micro-batch decides."""
+    draft_runs: bool = True
     is_flushed: bool = False
 
 
@@ -120,8 +119,8 @@ class _Machine:
         sequence = row.sequence
         sequence.in_flight.popleft()
         self._tokens += 1
-        self._dropped += row.draft_runs is False
-        if row.draft_runs and row.draft_is_right:
+        self._dropped += not row.draft_runs
+        if sequence.in_flight and row.draft_is_right:
             self._accepted += 1
             return
         for younger in sequence.in_flight:
@@ -136,18 +135,15 @@ class _Machine:
         return members
 
     def _next_rows(self, members: list[_Sequence]) -> list[_Row]:
-        """Verified tokens first; then the drafts of the micro-batch's last step, but for the least confident."""
-        restarting = [sequence for sequence in members if sequence.has_verified_token]
-        newest = [sequence.in_flight[-1] for sequence in members if not sequence.has_verified_token]
-        candidates = sorted((row for row in newest if row.draft_runs is None), key=lambda row: row.confidence)
-        # The fraction of a draft that a step cannot drop is dropped by a later one.
-        self._to_drop += self._drop * len(candidates)
-        dropping = min(int(self._to_drop + 1e-9), len(candidates))
-        self._to_drop -= dropping
-        for rank, row in enumerate(candidates):
-            row.draft_runs = rank >= dropping
-        running_ahead = [row.sequence for row in candidates[dropping:]]
-        return [self._enter(sequence) for sequence in (*restarting, *running_ahead)]
+        """Verified tokens, and the drafts of the micro-batch's last step that were kept."""
+        entering = [each for each in members if each.has_verified_token or each.in_flight[-1].draft_runs]
+        rows = [self._enter(sequence) for sequence in entering]
+        # As the engine does: the fraction of a draft that a step cannot drop is dropped by a later one.
+        self._to_drop += self._drop * len(rows)
+        count, self._to_drop = int(self._to_drop), self._to_drop % 1
+        for row in sorted(rows, key=lambda row: row.confidence)[:count]:
+            row.draft_runs = False
+        return rows
 
     def _enter(self, sequence: _Sequence) -> _Row:
         confidence = self._random.random()

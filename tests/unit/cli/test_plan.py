@@ -48,6 +48,7 @@ def test_json_says_the_same(profile: Path) -> None:
     assert speeds == sorted(speeds, reverse=True)
     speculating = next(split for split in document["splits"] if split["sp"] == 2)
     assert speculating["speculation"]["depth"] == 2
+    assert "speculation" not in next(split for split in document["splits"] if split["sp"] == 1)
 
 
 def test_a_profile_that_is_wrong_or_missing_is_a_usage_error(profile: Path, tmp_path: Path) -> None:
