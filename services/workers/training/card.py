@@ -1,0 +1,104 @@
+"""The pages beside an adapter: ``report.json`` for programs, the model card ``README.md`` for people."""
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+
+from services.workers.draft_adapter.config import DraftAdapterConfig
+from services.workers.draft_adapter.files import weight_shapes
+from services.workers.training.agreement import CONFIDENT_SHARE, Agreement, AgreementReport
+from services.workers.training.provenance import Provenance
+from services.workers.training.wheels import DATA_WHEELS
+
+REPORT_NAME = "report.json"
+CARD_NAME = "README.md"
+
+
+def write_card(folder: Path, config: DraftAdapterConfig, report: AgreementReport, provenance: Provenance) -> None:
+    """Writes both pages into ``folder``."""
+    (folder / REPORT_NAME).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / CARD_NAME).write_text(card(config, report, provenance), encoding="utf-8")
+
+
+def card(config: DraftAdapterConfig, report: AgreementReport, provenance: Provenance) -> str:
+    """The model card, Markdown."""
+    return (
+        "\n\n".join(
+            [
+                f"# Draft adapter: {config.target}, exit after layer {config.exit_layer} of {config.target_layers}",
+                _what(config),
+                "## Agreement with the target",
+                _agreement(config, report, provenance),
+                *_tables(report),
+                "## How it was made",
+                _made(provenance),
+                "## Limits",
+                "Drafts decide how often the next pass is useful, never what is answered: each one is verified by the "
+                "target. The training prompts are English; elsewhere fewer drafts agree. The adapter fits the very "
+                "weights it was trained with; `config.json` is checked against the model's when it is loaded.",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _what(config: DraftAdapterConfig) -> str:
+    parameters = sum(prod(shape) for name, shape in weight_shapes(config).items() if name != "d2t")
+    return (
+        f"Drafts the next token from the residual stream after layer {config.exit_layer}: a projection, one causal "
+        f"attention layer, then the target's own final norm and LM head, reduced to {config.draft_vocab_size:,} of "
+        f"{config.vocab_size:,} tokens. {parameters / 1e6:.2f} million weights; norm and head are read from the "
+        "target's checkpoint. Licence: Apache-2.0."
+    )
+
+
+def _agreement(config: DraftAdapterConfig, report: AgreementReport, provenance: Provenance) -> str:
+    lines = [
+        f"Measured on {sum(provenance.held_out.prompts.values()):,} held-out answers; a token outside the draft "
+        "vocabulary counts as a miss. At temperature 0:",
+        "",
+        f"- all drafts: **{report.overall.share:.3f}** ({report.overall.positions:,} positions)",
+        f"- the most confident {CONFIDENT_SHARE:.0%}: **{report.confident.share:.3f}**",
+        f"- tokens within the draft vocabulary of {config.draft_vocab_size:,}: {report.coverage:.3f}",
+    ]
+    if report.sampled is not None:
+        lines.append(
+            f"- answers sampled at temperature 1, most likely draft against the sampled token: "
+            f"{report.sampled.share:.3f} ({report.sampled.positions:,} positions)"
+        )
+    return "\n".join(lines)
+
+
+def _tables(report: AgreementReport) -> list[str]:
+    return [
+        _table("Workload", report.by_workload.items()),
+        _table("Position in the answer", report.by_position.items()),
+        _table("Confidence at least", ((f"{lowest:.3f}", part) for lowest, part in report.by_confidence)),
+    ]
+
+
+def _table(title: str, rows: Iterable[tuple[str, Agreement]]) -> str:
+    body = [f"| {name} | {part.share:.3f} | {part.positions:,} |" for name, part in rows]
+    return "\n".join([f"| {title} | agreement | positions |", "| --- | ---: | ---: |", *body])
+
+
+def _made(provenance: Provenance) -> str:
+    train = provenance.train
+    sources = (
+        f"{name} ({licence}; {wheel.requirement})" for wheel in DATA_WHEELS for name, licence in wheel.sets.items()
+    )
+    return "\n".join(
+        [
+            f"    {provenance.command}",
+            "",
+            f"Trained on the target's own answers to {sum(train.prompts.values()):,} prompts: {train.answer_tokens:,} "
+            f"tokens ({_counts(train.prompts)}). Held-out prompts come from other items of the same sources.",
+            f"Prompts from {', '.join(sources)}.",
+            "No text of them is in the weights' files. Seeds, options, checksums and versions: `provenance.json`.",
+        ]
+    )
+
+
+def _counts(prompts: Mapping[str, int]) -> str:
+    return ", ".join(f"{workload} {count:,}" for workload, count in prompts.items())

@@ -1,0 +1,75 @@
+"""``provenance.json`` beside an adapter: out of what it was made and how, enough to make it again."""
+
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from services.common.version import FORERUN_VERSION, vllm_version
+from services.workers.training.answers import AnswerOptions
+from services.workers.training.trainer import TrainOptions
+from services.workers.training.training_data import AnsweredPrompt
+from services.workers.training.wheels import DATA_WHEELS
+
+PROVENANCE_NAME = "provenance.json"
+_PACKAGES = ("torch", "transformers", "safetensors", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one part of the data came to."""
+
+    prompts: Mapping[str, int]
+    """By workload."""
+    prompt_tokens: int
+    answer_tokens: int
+
+    @classmethod
+    def of(cls, sequences: Sequence[AnsweredPrompt]) -> "Part":
+        """The counts over ``sequences``."""
+        return cls(
+            prompts=dict(sorted(Counter(sequence.prompt.workload for sequence in sequences).items())),
+            prompt_tokens=sum(len(sequence.answer.prompt) for sequence in sequences),
+            answer_tokens=sum(len(sequence.answer.answer) for sequence in sequences),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Everything that decided the weights."""
+
+    command: str
+    model_config_sha256: str
+    """Of the target's ``config.json``."""
+    prompt_seed: int
+    answers: AnswerOptions
+    training: TrainOptions
+    train: Part
+    held_out: Part
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, with the pinned data sources and the versions that ran."""
+        return {
+            **asdict(self),
+            "sources": [asdict(wheel) for wheel in DATA_WHEELS],
+            "versions": {
+                "forerun": FORERUN_VERSION,
+                "vllm": vllm_version(),
+                "python": platform.python_version(),
+                **{name: version(name) for name in _PACKAGES},
+            },
+        }
+
+    def write(self, folder: Path) -> None:
+        """Stores it in ``folder``."""
+        (folder / PROVENANCE_NAME).write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def config_sha256(model: Path) -> str:
+    """Digest of a checkpoint's ``config.json``."""
+    return hashlib.sha256((model / "config.json").read_bytes()).hexdigest()

@@ -1,0 +1,54 @@
+"""A tiny random Llama with weights, and answers of it: all that adapter training needs, without an engine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from services.workers.training.answer_shards import Answer
+from services.workers.training.answers import AnswerOptions
+from services.workers.training.prompt import Prompt
+from tests.support.tiny_model import write_tiny_model
+
+
+def write_tiny_checkpoint(folder: Path, layers: int = 3) -> Path:
+    """Writes the tiny model of ``layers`` layers with random weights into ``folder`` and returns it."""
+    config = AutoConfig.from_pretrained(str(write_tiny_model(folder)))
+    config.num_hidden_layers = layers
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+class TinyTarget:
+    """A ``Target`` that answers one prompt a step, greedily; a prompt's characters are its tokens."""
+
+    def __init__(self, model: Path, options: AnswerOptions) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32)
+        self._options = options
+        self._waiting: list[Prompt] = []
+
+    def add(self, prompt: Prompt) -> bool:
+        self._waiting.append(prompt)
+        return True
+
+    def step(self) -> list[Answer]:
+        prompt = self._waiting.pop(0)
+        return [self._answer(prompt.id, [ord(each) % 256 for each in prompt.messages[-1].content])]
+
+    @torch.inference_mode()
+    def _answer(self, prompt_id: str, ids: Sequence[int]) -> Answer:
+        tokens, tops = list(ids), []
+        for _ in range(self._options.max_answer_tokens):
+            logprobs = self._model(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
+            tops.append(logprobs.topk(self._options.top))
+            tokens.append(int(tops[-1].indices[0]))
+        return Answer(
+            prompt_id,
+            np.array(ids, np.int32),
+            np.array(tokens[len(ids) :], np.int32),
+            np.array([top.indices.tolist() for top in tops], np.int32),
+            np.array([top.values.tolist() for top in tops], np.float16),
+        )

@@ -1,0 +1,248 @@
+"""From prompts to a model card with a tiny random target: every step real but the engine, in seconds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from services.workers.draft_adapter.files import D2T, load_adapter
+from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
+from services.workers.training.adapter_training import AdapterOptions, AdapterTraining
+from services.workers.training.agreement import measure_agreement
+from services.workers.training.answer_shards import AnswerShards
+from services.workers.training.answers import AnswerOptions
+from services.workers.training.draft_vocabulary import choose_draft_vocabulary, inverse
+from services.workers.training.evaluation import evaluate
+from services.workers.training.prompt import Message, Prompt, Split, write_prompts
+from services.workers.training.states import compute_states
+from services.workers.training.target_model import TargetLayers, final_norm_and_head
+from services.workers.training.trainer import TrainOptions
+from services.workers.training.training_data import TrainingData, in_batches, load_batch
+from tests.support.tiny_checkpoint import TinyTarget, write_tiny_checkpoint
+
+EXIT = 2
+ANSWERING = AnswerOptions(max_answer_tokens=12, top=4, shard=4)
+TRAINING = TrainOptions(epochs=6, batch_tokens=64, learning_rate=0.01, checkpoint_steps=2)
+
+
+class SilentListener:
+    def step(self, name: str, total: int | None = None) -> None:
+        pass
+
+    def reach(self, done: int, note: str) -> None:
+        pass
+
+
+class StoppingListener(SilentListener):
+    """Interrupts the training after some steps, as Ctrl-C would."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self._training = False
+
+    def step(self, name: str, total: int | None = None) -> None:
+        self._training = name.startswith("train")
+
+    def reach(self, done: int, note: str) -> None:
+        if self._training and done == self._after:
+            raise KeyboardInterrupt
+
+
+def make_prompts() -> list[Prompt]:
+    splits: list[Split] = ["train", "train", "train", "held_out"]
+    return [
+        Prompt.make(("chat", "code")[index % 2], "test", splits[index % 4], [Message("user", f"{index} is a number")])
+        for index in range(16)
+    ]
+
+
+@pytest.fixture(scope="module", name="model")
+def model_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+MakeTraining = Callable[[SilentListener], AdapterTraining]
+
+
+@pytest.fixture
+def make_training(model: Path, tmp_path: Path) -> MakeTraining:
+    """Trainings that share one work folder, as two calls of the command do."""
+    options = AdapterOptions(
+        model=model,
+        name="tiny",
+        exit_layers=[EXIT],
+        draft_vocab_size=64,
+        input_residual=True,
+        prompts=16,
+        prompt_seed=0,
+        answering=ANSWERING,
+        answer_tokens=10**9,
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    write_prompts(work / "prompts-16-0.jsonl", make_prompts())
+
+    def make(listen: SilentListener) -> AdapterTraining:
+        return AdapterTraining(options, TinyTarget, work, listen)
+
+    return make
+
+
+def test_the_command_leaves_an_adapter_that_loads_with_its_report(make_training: MakeTraining, tmp_path: Path) -> None:
+    training = make_training(SilentListener())
+    training.generate_answers()
+    training.compute_states()
+    report = training.train(EXIT, tmp_path / "adapter-2", TRAINING, "forerun train adapter …")
+    config, tensors = load_adapter(tmp_path / "adapter-2")
+    assert (config.exit_layer, config.target, len(tensors[D2T])) == (EXIT, "tiny", 64)
+    assert json.loads((tmp_path / "adapter-2/report.json").read_text())["overall"]["share"] == report.overall.share
+    assert f"**{report.overall.share:.3f}**" in (tmp_path / "adapter-2/README.md").read_text()
+    provenance = json.loads((tmp_path / "adapter-2/provenance.json").read_text())
+    assert provenance["train"]["prompts"] == {"chat": 8, "code": 4}
+    assert provenance["held_out"]["answer_tokens"] == report.overall.positions + (
+        report.sampled.positions if report.sampled else 0
+    )
+    assert provenance["command"] == "forerun train adapter …"
+
+
+def test_an_interrupted_training_ends_with_the_same_weights(make_training: MakeTraining, tmp_path: Path) -> None:
+    training = make_training(SilentListener())
+    training.generate_answers()
+    training.compute_states()
+    with pytest.raises(KeyboardInterrupt):
+        make_training(StoppingListener(after=5)).train(EXIT, tmp_path / "cut", TRAINING, "")
+    assert not (tmp_path / "cut").exists()
+    steps: list[int] = []
+
+    class Counting(SilentListener):
+        def reach(self, done: int, note: str) -> None:
+            steps.append(done)
+
+    make_training(Counting()).train(EXIT, tmp_path / "resumed", TRAINING, "")
+    assert steps[0] == 5, "the checkpoint after step 4 was not used"
+    (tmp_path / "work/checkpoints/exit-02-64.pt").unlink()
+    training.train(EXIT, tmp_path / "whole", TRAINING, "")
+    _, resumed = load_adapter(tmp_path / "resumed")
+    _, whole = load_adapter(tmp_path / "whole")
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_a_checkpoint_of_other_options_is_not_gone_on_with(make_training: MakeTraining, tmp_path: Path) -> None:
+    training = make_training(SilentListener())
+    training.generate_answers()
+    training.compute_states()
+    training.train(EXIT, tmp_path / "first", TRAINING, "")
+    other = TrainOptions(epochs=6, batch_tokens=64, learning_rate=0.02, checkpoint_steps=2)
+    training.train(EXIT, tmp_path / "second", other, "")
+    _, first = load_adapter(tmp_path / "first")
+    _, second = load_adapter(tmp_path / "second")
+    assert not torch.equal(first["o_proj.weight"], second["o_proj.weight"])
+
+
+def test_the_states_are_the_residual_streams_of_the_whole_model(model: Path) -> None:
+    whole = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32)
+    sequences = [torch.arange(5) + 3, torch.arange(9) * 2]
+    states = TargetLayers(model, [1, EXIT]).states(sequences)
+    for row, ids in enumerate(sequences):
+        streams = whole(ids[None], output_hidden_states=True).hidden_states
+        for exit_layer in (1, EXIT):
+            torch.testing.assert_close(states[exit_layer][row], streams[exit_layer][0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_norm_and_the_head_are_the_targets(model: Path) -> None:
+    whole = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32)
+    norm, rows = final_norm_and_head(model)
+    ids = torch.arange(6)[None]
+    last = whole.get_decoder().layers[-1]
+    caught: list[torch.Tensor] = []
+    last.register_forward_hook(lambda _module, _inputs, output: caught.append(output))
+    logits = whole(ids).logits[0]
+    stream = caught[0][0] if caught[0].dim() == 3 else caught[0]
+    torch.testing.assert_close(DraftHead(norm, rows, 1e-5)(stream), logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def data(model: Path, tmp_path: Path, make_training: MakeTraining) -> TrainingData:
+    training = make_training(SilentListener())
+    training.generate_answers()
+    training.compute_states()
+    prompts = {prompt.id: prompt for prompt in make_prompts()}
+    return TrainingData(AnswerShards(tmp_path / "work/answers"), tmp_path / "work/states", EXIT, prompts)
+
+
+def test_a_batch_holds_the_states_after_which_each_label_comes(model: Path, data: TrainingData) -> None:
+    layers = TargetLayers(model, [EXIT])
+    batch = load_batch(data.part("train")[:5])
+    start = 0
+    for sequence, length in zip(batch.sequences, batch.lengths, strict=True):
+        tokens = torch.tensor([*sequence.answer.prompt.tolist(), *sequence.answer.answer.tolist()])
+        expected = layers.states([tokens[:-1]])[EXIT][0]
+        torch.testing.assert_close(batch.states[start : start + length], expected, rtol=1e-2, atol=1e-2)
+        mine = (batch.labelled >= start) & (batch.labelled < start + length)
+        assert torch.equal(batch.labels[mine], tokens[batch.labelled[mine] - start + 1])
+        start += length
+    assert torch.equal(batch.top_ids[:, 0], batch.labels)  # the tiny target is greedy
+
+
+def test_an_epoch_holds_every_training_answer_once_in_batches_that_fit(data: TrainingData) -> None:
+    first, second = data.epoch(100, seed=1), data.epoch(100, seed=2)
+    wanted = sorted(sequence.prompt.id for sequence in data.part("train"))
+    for epoch in (first, second):
+        assert sorted(sequence.prompt.id for batch in epoch for sequence in batch) == wanted
+        assert all(sum(map(len, batch)) <= 100 or len(batch) == 1 for batch in epoch)
+    assert [s.prompt.id for b in first for s in b] != [s.prompt.id for b in second for s in b]
+
+
+def test_answers_to_other_prompts_do_not_shift_the_states(model: Path, data: TrainingData, tmp_path: Path) -> None:
+    kept = {prompt.id: prompt for prompt in make_prompts()[::3]}
+    fewer = TrainingData(AnswerShards(tmp_path / "work/answers"), tmp_path / "work/states", EXIT, kept)
+    starts = {sequence.prompt.id: (sequence.path, sequence.start) for sequence in data.part("train")}
+    assert fewer.part("train")
+    assert all(starts[each.prompt.id] == (each.path, each.start) for each in fewer.part("train"))
+
+
+def test_states_are_computed_for_new_answers_only(model: Path, data: TrainingData, tmp_path: Path) -> None:
+    shards, folder = AnswerShards(tmp_path / "work/answers"), tmp_path / "work/states"
+    passed: list[int] = []
+    compute_states(model, shards, folder, [EXIT], passed.append)
+    assert not passed
+    (folder / "exit-02/states-00000.safetensors").unlink()
+    compute_states(model, shards, folder, [EXIT], passed.append)
+    assert sum(passed) == sum(answer.positions for answer in list(shards)[: ANSWERING.shard])
+
+
+def test_the_draft_vocabulary_is_the_most_used_tokens(data: TrainingData) -> None:
+    answers = [sequence.answer for sequence in data.part("train")]
+    counts = np.bincount(np.concatenate([answer.answer for answer in answers]), minlength=259)
+    d2t = choose_draft_vocabulary(answers, 3, 259)
+    assert d2t.tolist() == sorted(d2t.tolist())
+    assert min(counts[d2t]) >= max(np.delete(counts, d2t.numpy()))
+    t2d = inverse(d2t, 259)
+    assert torch.equal(t2d[d2t], torch.arange(3))
+    assert (t2d >= 0).sum() == 3
+
+
+def test_evaluation_packs_without_changing_what_is_drafted(model: Path, data: TrainingData) -> None:
+    held_out = data.part("held_out")
+    d2t = choose_draft_vocabulary((each.answer for each in data.part("train")), 64, 259)
+    norm, rows = final_norm_and_head(model)
+    head = DraftHead(norm, rows[d2t], 1e-5)
+    torch.manual_seed(0)
+    from tests.unit.workers.test_draft_adapter_files import make_config  # noqa: PLC0415
+
+    config = make_config(exit_layer=EXIT, draft_vocab_size=64).model_copy(
+        update={"hidden_size": 64, "head_dim": 16, "vocab_size": 259}
+    )
+    adapter = DraftAdapter(config)
+    together = evaluate(adapter, head, d2t, held_out, batch_tokens=10_000)
+    alone = evaluate(adapter, head, d2t, held_out, batch_tokens=1)
+    np.testing.assert_array_equal(together.agrees, alone.agrees)
+    np.testing.assert_allclose(together.confidence, alone.confidence, rtol=1e-4)
+    assert len(list(in_batches(held_out, 1))) == len(held_out)
+    first = held_out[0].answer
+    assert together.position[: len(first.answer)].tolist() == list(range(len(first.answer)))
+    assert measure_agreement(together).coverage == together.draftable[together.greedy].mean()

@@ -1,0 +1,100 @@
+"""The report's arithmetic, the loss and the schedule, on numbers that can be checked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from services.workers.training.agreement import measure_agreement
+from services.workers.training.draft_vocabulary import inverse
+from services.workers.training.evaluation import Drafts
+from services.workers.training.trainer import draft_loss, learning_rate_share
+from services.workers.training.training_data import Batch
+
+
+def make_drafts() -> Drafts:
+    """Ten greedy positions of two answers, and two sampled ones."""
+    return Drafts(
+        agrees=np.array([1, 1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 0], dtype=bool),
+        draftable=np.array([1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1], dtype=bool),
+        confidence=np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.95, 0.4, 0.3, 0.2, 0.1, 0.99, 0.98], dtype=np.float32),
+        position=np.array([0, 1, 2, 3, 4, 0, 1, 2, 3, 300, 0, 1], dtype=np.int32),
+        workload=np.repeat(["chat", "code", "chat"], [5, 5, 2]),
+        greedy=np.repeat([True, False], [10, 2]),
+    )
+
+
+def test_agreement_overall_and_of_the_confident() -> None:
+    report = measure_agreement(make_drafts())
+    assert (report.overall.positions, report.overall.share) == (10, 0.6)
+    # The two least confident (0.2 and 0.1) are left out; both were misses.
+    assert (report.confident.positions, report.confident.share) == (8, 6 / 8)
+    assert report.coverage == 0.9
+    assert report.sampled is not None
+    assert (report.sampled.positions, report.sampled.share) == (2, 0.5)
+
+
+def test_agreement_by_what_it_depends_on() -> None:
+    report = measure_agreement(make_drafts())
+    assert {name: part.share for name, part in report.by_workload.items()} == {"chat": 0.8, "code": 0.4}
+    assert {name: (part.positions, part.share) for name, part in report.by_position.items()} == {
+        "0-0": (2, 1.0),
+        "1-3": (6, 4 / 6),
+        "4-15": (1, 0.0),
+        "256-300": (1, 0.0),
+    }
+    assert [part.share for _, part in report.by_confidence] == [1, 1, 1, 1, 1, 0, 0, 1, 0, 0]
+    assert [lowest for lowest, _ in report.by_confidence] == pytest.approx(
+        [0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    )
+
+
+def test_sampled_answers_alone_are_no_report() -> None:
+    drafts = make_drafts()
+    with pytest.raises(ValueError, match="no held-out answer was greedy"):
+        measure_agreement(drafts.where(~drafts.greedy))
+
+
+def make_batch(labels: list[int], top_ids: list[list[int]], shares: list[list[float]]) -> Batch:
+    return Batch(
+        sequences=[],
+        states=torch.empty(0),
+        lengths=[],
+        labelled=torch.empty(0),
+        labels=torch.tensor(labels),
+        top_ids=torch.tensor(top_ids),
+        top_logprobs=torch.tensor(shares).log(),
+    )
+
+
+T2D = inverse(torch.tensor([2, 5, 7]), 10)
+LOGITS = torch.tensor([[0.0, math.log(2.0), 0.0], [math.log(3.0), 0.0, 0.0]])
+"""Probabilities 1/4, 1/2, 1/4 and 3/5, 1/5, 1/5 for the tokens 2, 5, 7."""
+
+
+def test_a_label_outside_the_draft_vocabulary_has_no_part_in_the_hard_loss() -> None:
+    batch = make_batch([5, 9], [[5], [9]], [[1.0], [1.0]])
+    assert draft_loss(LOGITS, T2D, batch, soft_share=0).item() == pytest.approx(math.log(2))
+
+
+def test_the_soft_loss_is_the_cross_entropy_with_what_can_be_drafted() -> None:
+    batch = make_batch([5, 2], [[5, 2], [2, 9]], [[0.6, 0.2], [0.5, 0.4]])
+    # Shares over draftable tokens: 3/4 and 1/4 of tokens 5 and 2; all of token 2.
+    expected = (-(0.75 * math.log(1 / 2) + 0.25 * math.log(1 / 4)) - math.log(3 / 5)) / 2
+    assert draft_loss(LOGITS, T2D, batch, soft_share=1).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_two_losses_are_mixed() -> None:
+    batch = make_batch([5, 2], [[5, 2], [2, 9]], [[0.6, 0.2], [0.5, 0.4]])
+    hard, soft, mixed = (draft_loss(LOGITS, T2D, batch, share).item() for share in (0, 1, 0.25))
+    assert mixed == pytest.approx(0.75 * hard + 0.25 * soft)
+
+
+def test_the_learning_rate_warms_up_and_falls_along_half_a_cosine() -> None:
+    shares = [learning_rate_share(step, 110, warmup_share=10 / 110, final_share=0.1) for step in range(110)]
+    assert shares[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
+    assert shares[10] == 1.0
+    assert shares[60] == pytest.approx(0.55)
+    assert shares[109] == pytest.approx(0.1, abs=1e-3)
+    assert shares[10:] == sorted(shares[10:], reverse=True)
