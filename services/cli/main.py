@@ -30,6 +30,7 @@ class ForerunGroup(LazyGroup):
         LazyCommand("ledger", "services.cli.ledger", "Show the KV ledger, or check it against the engines."),
         LazyCommand("plan", "services.cli.plan", "Predict which split of the devices is the fastest, and why."),
         LazyCommand("models", "services.cli.models", "Fetch and list models."),
+        LazyCommand("train", "services.cli.train", "Train a draft adapter from a model's own answers."),
         LazyCommand("version", "services.cli.version", "Print versions."),
     )
 
