@@ -10,30 +10,8 @@ import torch
 
 from services.common.errors import ConfigError
 from services.workers.draft_adapter.config import CONFIG_NAME, DraftAdapterConfig
-from services.workers.draft_adapter.files import D2T, WEIGHTS_NAME, load_adapter, save_adapter, weight_shapes
-
-TARGET = SimpleNamespace(
-    num_hidden_layers=6,
-    hidden_size=32,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    vocab_size=100,
-    rope_parameters={"rope_theta": 10000.0, "rope_type": "default"},
-    max_position_embeddings=512,
-    rms_norm_eps=1e-5,
-)
-
-
-def make_config(**changes: Any) -> DraftAdapterConfig:
-    return DraftAdapterConfig.for_target(
-        "tiny", TARGET, **({"exit_layer": 3, "input_residual": True, "draft_vocab_size": 10} | changes)
-    )
-
-
-def make_tensors(config: DraftAdapterConfig) -> dict[str, torch.Tensor]:
-    tensors = {name: torch.randn(shape) for name, shape in weight_shapes(config).items() if name != D2T}
-    return tensors | {D2T: torch.arange(config.draft_vocab_size) * 3}
+from services.workers.draft_adapter.files import D2T, WEIGHTS_NAME, load_adapter, save_adapter
+from tests.support.small_adapter import TARGET, make_config, make_tensors
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
-from tests.unit.workers.test_draft_adapter_files import make_config
+from tests.support.small_adapter import make_config
 
 
 def make_adapter(config: DraftAdapterConfig) -> DraftAdapter:

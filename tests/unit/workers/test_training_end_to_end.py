@@ -22,6 +22,7 @@ from services.workers.training.states import compute_states
 from services.workers.training.target_model import TargetLayers, final_norm_and_head
 from services.workers.training.trainer import TrainOptions
 from services.workers.training.training_data import TrainingData, in_batches, load_batch
+from tests.support.small_adapter import make_config
 from tests.support.tiny_checkpoint import TinyTarget, write_tiny_checkpoint
 
 EXIT = 2
@@ -232,8 +233,6 @@ def test_evaluation_packs_without_changing_what_is_drafted(model: Path, data: Tr
     norm, rows = final_norm_and_head(model)
     head = DraftHead(norm, rows[d2t], 1e-5)
     torch.manual_seed(0)
-    from tests.unit.workers.test_draft_adapter_files import make_config  # noqa: PLC0415
-
     config = make_config(exit_layer=EXIT, draft_vocab_size=64).model_copy(
         update={"hidden_size": 64, "head_dim": 16, "vocab_size": 259}
     )
