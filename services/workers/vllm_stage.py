@@ -9,6 +9,8 @@ pipeline group; Forerun pushes them over gRPC, so that stages may sit on hosts t
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -125,7 +127,7 @@ class ModelStage:
     def sample(self, grammar: GrammarOutput | None) -> ModelRunnerOutput:
         """Samples the step that ``forward`` has just run on the last stage."""
         runner = self._require_worker().model_runner
-        with torch.inference_mode():
+        with torch.inference_mode(), _unfinished_prefills_keep_their_noise(runner):
             output = runner.sample_tokens(grammar)
         if not isinstance(output, ModelRunnerOutput):
             raise TypeError(f"vLLM's model runner sampled {type(output).__name__}; is async scheduling on?")
@@ -152,3 +154,20 @@ class ModelStage:
                 batch_size=runner.max_num_tokens, dtype=self.config.model_config.dtype, device=runner.device
             )
             _log.info("made the activation buffers that vLLM's warm-up did not make")
+
+
+@contextmanager
+def _unfinished_prefills_keep_their_noise(runner: Any) -> Iterator[None]:
+    """Hides the generators of rows whose sample is thrown away, so that sampling leaves them alone.
+
+    Upstream gap (vLLM 0.32): the runner lets such rows draw and then sets their generators back, which a CPU's
+    generator cannot do; a seeded request whose prompt is prefilled in pieces would end the engine.
+    tests/e2e/test_seeded_prefill.py fails when upstream no longer does that.
+    """
+    generators = runner.input_batch.generators
+    unfinished = runner.discard_request_mask.np[: runner.input_batch.num_reqs].nonzero()[0]
+    hidden = {int(row): generators.pop(int(row)) for row in unfinished if int(row) in generators}
+    try:
+        yield
+    finally:
+        generators.update(hidden)

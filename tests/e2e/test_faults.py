@@ -1,4 +1,5 @@
-"""The real system under real faults: processes killed and stopped, clients gone, deadlines, a flood.
+"""The real system, speculating across two stages, under real faults: processes killed and stopped, clients gone,
+deadlines, a flood.
 
 One system serves the whole file; a replica that loses a process is started afresh by ``restart: replica``, and every
 test begins by waiting until the system serves again. After each fault the KV ledger and the engine must agree.
@@ -22,6 +23,7 @@ from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, ReplicaState, SamplingOptions
 from tests.support.forerun_up import forerun
+from tests.support.random_adapter import write_random_adapter
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -54,12 +56,15 @@ class System(BackgroundSystem):
 
 @pytest.fixture(scope="module")
 def system(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    adapter = write_random_adapter(tmp_path_factory.mktemp("adapter"), model_path, 15)
     config: dict[str, Any] = {
         "model": str(model_path),
         "router": {"server": {"listen": "127.0.0.1:0"}, "http_listen": "127.0.0.1:0"},
         "replicas": [
             {
                 "pipeline_stages": 2,
+                "layer_partition": [15, 15],
+                "speculation": {"draft_adapter": str(adapter)},
                 "max_queued_requests": QUEUE,
                 "engine_args": {
                     "dtype": "float32",
@@ -220,6 +225,20 @@ async def test_hostile_requests_leave_the_engine_unharmed(system: System, client
     assert neighbour.tokens > before
     neighbour.task.cancel()
     await until_idle(client)
+
+
+async def test_a_seeded_prompt_in_pieces(system: System, client: ForerunClient) -> None:
+    """Two pieces and then one: a seeded row of an unfinished prefill must neither draw nor end the engine."""
+    seeded = SamplingOptions(temperature=1.0, seed=5, max_tokens=4, ignore_eos=True, skip_reading_prefix_cache=True)
+    said = []
+    for _ in range(2):
+        tokens: list[int] = []
+        async for event in client.generate(tuple(range(1000, 1600)), seeded):
+            if isinstance(event, Delta):
+                tokens.extend(event.token_ids)
+        said.append(tokens)
+    assert said[0] == said[1]
+    assert len(said[0]) == 4
 
 
 async def test_redis_is_killed_and_comes_back(system: System, client: ForerunClient) -> None:

@@ -8,8 +8,11 @@ import pytest
 from services.common.errors import ConfigError
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine_core_settings import EngineCoreSettings
-from services.scheduler.vllm_arguments import core_settings, engine_arguments
+from services.scheduler.vllm_arguments import core_settings, engine_arguments, scheduler_class
 from services.scheduler.vllm_executor import GrpcExecutor
+from services.scheduler.vllm_run_ahead import RunAheadScheduler
+from services.scheduler.vllm_scheduler import ForerunScheduler
+from services.scheduler.vllm_sp_scheduler import SpScheduler
 
 
 def config(**values: Any) -> SchedulerConfig:
@@ -38,6 +41,18 @@ def test_with_stages() -> None:
     assert EngineCoreSettings.from_additional_config(arguments.additional_config) == settings
 
 
+@pytest.mark.parametrize(
+    ("values", "scheduler"),
+    [
+        ({"stages": [["h:1"]]}, RunAheadScheduler),
+        ({"stages": [["h:1"], ["h:2"]]}, ForerunScheduler),
+        ({"stages": [["h:1"], ["h:2"]], "speculation": {"draft_adapter": "a"}}, SpScheduler),
+    ],
+)
+def test_the_scheduler_follows_from_stages_and_speculation(values: dict[str, Any], scheduler: type) -> None:
+    assert scheduler_class(config(**values)) == f"{scheduler.__module__}.{scheduler.__qualname__}"
+
+
 def test_without_stages_vllm_chooses_its_executor() -> None:
     alone = config(engine_args={"tensor_parallel_size": 1})
     arguments = engine_arguments(alone, core_settings(alone, "127.0.0.1:7", 5))
@@ -53,6 +68,7 @@ def test_without_stages_vllm_chooses_its_executor() -> None:
         ({"engine_args": {"model": "x"}}, "engine_args.model: .*`model`"),
         ({"engine_args": {"scheduler_cls": "x"}}, "engine_args.scheduler_cls"),
         ({"stages": [["h:1"]], "engine_args": {"pipeline_parallel_size": 3}}, "it follows from `stages`"),
+        ({"engine_args": {"async_scheduling": True}}, "runs ahead by itself"),
     ],
 )
 def test_refused(values: dict[str, Any], problem: str) -> None:
