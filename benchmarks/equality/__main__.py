@@ -33,18 +33,19 @@ console = Console(stderr=True)
 
 
 def main() -> None:
-    """Runs both precisions and writes the report; exit code 1 when a float32 token differs."""
+    """Runs both precisions, each with a report of its own; exit code 1 when a float32 token differs."""
     options = _options()
     model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
-    figures: dict[str, Figure] = {}
+    differing = 0.0
     for dtype, count in (("float32", options.prompts), ("bfloat16", options.bfloat16_prompts)):
-        if count:
-            figures |= _compare(model, dtype, varied_prompts(model, count), options.tokens)
-    for name, figure in figures.items():
-        print(f"{name:40} {figure.median:g} {figure.unit}")
-    if not options.no_report:
-        write_report("equality", figures, (Path(__file__).parent / "page.md").read_text())
-    differing = sum(figure.median for name, figure in figures.items() if name.startswith("float32_differing"))
+        if not count:
+            continue
+        figures = _compare(model, dtype, varied_prompts(model, count), options.tokens)
+        for name, figure in figures.items():
+            print(f"{name:40} {figure.median:g} {figure.unit}")
+        if not options.no_report:
+            write_report(f"equality-{dtype}", figures, (Path(__file__).parent / "page.md").read_text())
+        differing += sum(figure.median for name, figure in figures.items() if name.startswith("float32_differing"))
     sys.exit(1 if differing else 0)
 
 
