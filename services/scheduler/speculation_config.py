@@ -1,6 +1,7 @@
 """How a replica of several stages speculates (SP)."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,6 +14,8 @@ class SpeculationConfig(ConfigModel):
     draft_adapter: Path
     """Folder of the adapter that the first stage drafts with, as ``forerun train adapter`` writes it. Its exit layer
     is the number of layers of the first stage."""
+    mode: Literal["auto", "always"] = "auto"
+    """auto: speculate where the replica's own measurements say that it pays. always: whatever they say."""
     drop_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """The least confident fraction of each step's drafts that is dropped; a request whose draft is dropped waits for
     its verified token instead of running ahead."""

@@ -30,6 +30,7 @@ from services.common.logs import setup_logging
 from services.common.process import die_with_parent
 from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
 from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.scheduler.sp_controller import StageTime
 from services.scheduler.stage_links import StageLinkOptions, StageLinks, StageLostError
 
 _CONNECT_TIMEOUT_S = 120.0
@@ -62,21 +63,28 @@ class _PendingStep:
     sent_s: float = field(default_factory=time.monotonic)
     output: ModelRunnerOutput | None = None
     drafts: dict[str, pb.Draft] = field(default_factory=dict)
+    times: list[StageTime | None] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
         return self.output is not None and not self.drafts_due
 
-    def take(self, reply: pb.ExecuteResponse, *, is_first: bool, is_last: bool) -> None:
-        """Raises ``ValueError`` (msgspec's among them) for a reply that cannot be read."""
+    def take(self, reply: pb.ExecuteResponse, stage: int, *, is_first: bool, is_last: bool) -> None:
+        """A rank's reply, the first or the one that samples or another of ``stage``.
+
+        Raises ``ValueError`` (msgspec's among them) for a reply that cannot be read."""
+        if stage < len(self.times):
+            spent = reply.times
+            self.times[stage] = StageTime((spent.busy_ns - spent.draft_ns) / 1e6, spent.draft_ns / 1e6)
         if is_first:
             self.drafts = {draft.request_id: draft for draft in reply.drafts}
             self.drafts_due = False
         if is_last:
             self.output = vllm_codec.decode_model_runner_output(reply.model_runner_output)
         if self.is_complete:
-            # ModelRunnerOutput has no field for them; the scheduler reads this attribute.
+            # ModelRunnerOutput has no field for them; the scheduler reads these attributes.
             self.output.forerun_drafts = self.drafts  # type: ignore[union-attr]
+            self.output.forerun_stage_times = self.times  # type: ignore[union-attr]
 
 
 class GrpcExecutor(Executor):
@@ -164,7 +172,7 @@ class GrpcExecutor(Executor):
         """Sends the step planned last; its output comes when the last stage has sampled."""
         self._raise_failure()
         future: Future[ModelRunnerOutput | None] = Future()
-        self._pending[self._step] = _PendingStep(future, drafts_due=self._settings.speculation is not None)
+        self._pending[self._step] = self._pending_step(future)
         # Once more: a loss between the check above and this line has not seen this future.
         self._raise_failure()
         grammar = b"" if grammar_output is None else vllm_codec.encode_grammar_output(grammar_output)
@@ -218,13 +226,19 @@ class GrpcExecutor(Executor):
             speculation=getattr(output, "forerun_speculation", None),
         )
 
+    def _pending_step(self, future: Future[ModelRunnerOutput | None]) -> _PendingStep:
+        if self._settings.speculation is None:
+            return _PendingStep(future, drafts_due=False)
+        return _PendingStep(future, drafts_due=True, times=[None] * len(self._settings.stages))
+
     def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
         if reply.HasField("error"):
             _log.error("step_failed", rank=rank, step=reply.step, traceback=reply.error.traceback)
             self._fail(StageLostError(f"stage {rank}: {reply.error.kind}: {reply.error.message}"))
         elif (pending := self._pending.get(reply.step)) is not None:
             try:
-                pending.take(reply, is_first=rank == 0, is_last=rank == self._output_rank)
+                stage = rank // self.parallel_config.tensor_parallel_size
+                pending.take(reply, stage, is_first=rank == 0, is_last=rank == self._output_rank)
             except ValueError as error:
                 self._fail(StageLostError(f"stage {rank} answered step {reply.step} with garbage: {error}"))
                 return

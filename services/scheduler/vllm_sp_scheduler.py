@@ -15,12 +15,13 @@ it. ``_roll_back`` is the only place that writes vLLM's state.
 from typing import Any
 
 from forerun.stage.v1 import service_pb2 as pb
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from services.scheduler.sp_controller import Reason, SpController, StageTime
 from services.scheduler.vllm_scheduler import ForerunScheduler
 
 
@@ -32,14 +33,29 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         if vllm_config.scheduler_config.async_scheduling or self._settings.speculation is None:
             raise RuntimeError("speculative parallelism needs its settings, and vLLM's async_scheduling off")
         self._drop_fraction = self._settings.speculation.drop_fraction
+        self._controller = SpController(self._stages, always=self._settings.speculation.mode == "always")
+        self._reason = Reason.FORCED
         self._drafted = self._counter("drafted", "Draft tokens that ran ahead.")
         self._accepted = self._counter("accepted", "Draft tokens that the verifier kept.")
         self._dropped = self._counter("dropped", "Draft tokens left out for want of confidence.")
         self._flushed = self._counter("flushed", "Tokens in flight that a miss made worthless.")
+        self._planned = Counter(
+            "forerun_sp_steps_total",
+            "Steps, by why they speculate or (does-not-pay) do not.",
+            ["reason"],
+            registry=self._registry,
+        )
+        acceptance = Gauge(
+            "forerun_sp_acceptance_ratio", "Moving share of judged drafts kept.", registry=self._registry
+        )
+        acceptance.set_function(lambda: self._controller.acceptance)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """vLLM's schedule; the plan tells the first stage which inputs are its drafts, and what to draft next."""
+        self._reason = self._controller.decide(sum(not request.is_prefill_chunk for request in self.running))
         output = super().schedule(throttle_prefills)
+        if output.num_scheduled_tokens:
+            self._planned.labels(self._reason.value).inc()
         output.forerun_speculation = pb.Speculation(
             drafted_request_ids=_drafted_inputs(output),
             draft_request_ids=[id_ for id_ in output.num_scheduled_tokens if self._is_wanted(self.requests[id_])],
@@ -50,6 +66,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         """vLLM's update; then every new token is compared with the draft that has run ahead of it."""
         drafts: dict[str, pb.Draft] = getattr(model_runner_output, "forerun_drafts", {})
+        self._observe(scheduler_output, getattr(model_runner_output, "forerun_stage_times", None))
         known = {
             request_id: request.num_output_tokens
             for request_id in scheduler_output.num_scheduled_tokens
@@ -59,7 +76,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         for request_id, tokens in known.items():
             request = self.requests.get(request_id)
             if request is not None and request.num_output_tokens > tokens and request.num_in_flight_tokens > 0:
-                self._judge(request, drafts[request_id])
+                self._judge(request, drafts.get(request_id))
         return outputs
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
@@ -68,23 +85,35 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         super()._preempt_request(request, timestamp, drop_stale_output=drop)
 
     def _hold_back(self) -> None:
-        """Requests that may not speculate wait for their verified token; a crowd is not split into micro-batches."""
+        """Requests that may not speculate wait for their verified token; a crowd that does is not split."""
         for request in self.running:
             if request.num_output_placeholders > 0 and not self._may_speculate(request):
                 # schedule() counts the step up first; eligible again one step later.
                 request.next_decode_eligible_step = self.current_step + 2
+        if not self._reason.speculates:
+            super()._hold_back()
 
-    def _judge(self, request: Request, draft: pb.Draft) -> None:
-        """The verdict on the draft that is the input of the request's next step in flight."""
-        if draft.dropped:
+    def _judge(self, request: Request, draft: pb.Draft | None) -> None:
+        """The verdict on the draft that is the input of the request's next step in flight.
+
+        None: the step before was planned without speculating, so the first stage has left the next one's row out.
+        """
+        if draft is None or draft.dropped:
             self._dropped.inc()
         else:
+            is_hit = draft.token_id == request.output_token_ids[-1]
+            self._controller.observe_verdict(hit=is_hit)
             self._drafted.inc()
-            if draft.token_id == request.output_token_ids[-1]:
+            if is_hit:
                 self._accepted.inc()
                 return
             self._flushed.inc(request.num_in_flight_tokens)
         self._roll_back(request)
+
+    def _observe(self, step: SchedulerOutput, times: list[StageTime | None] | None) -> None:
+        rows = len(step.num_scheduled_tokens)
+        if times is not None and rows and step.total_num_scheduled_tokens == rows:
+            self._controller.observe_step(rows, times)
 
     @staticmethod
     def _roll_back(request: Request) -> None:
@@ -100,10 +129,9 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
     def _is_wanted(self, request: Request) -> bool:
         return not request.is_prefill_chunk and self._may_speculate(request)
 
-    @staticmethod
-    def _may_speculate(request: Request) -> bool:
+    def _may_speculate(self, request: Request) -> bool:
         """A grammar's mask for a step needs every token before it."""
-        return not request.use_structured_output
+        return self._reason.speculates and not request.use_structured_output
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"forerun_sp_{name}_tokens_total", text, registry=self._registry)

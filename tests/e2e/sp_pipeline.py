@@ -33,7 +33,7 @@ def reference(prompt: list[int], sampling: SamplingParams) -> list[int]:
     while len(answer) < (sampling.max_tokens or 0):
         answer.append(next_token(text))
         text.append(answer[-1])
-        if answer[-1] in (sampling.stop_token_ids or ()) and len(answer) >= sampling.min_tokens:
+        if answer[-1] in (sampling.stop_token_ids or ()):
             break
     return answer
 
@@ -86,6 +86,7 @@ class Stage:
 class _InFlight:
     plan: SchedulerOutput
     rows: dict[str, _Row]
+    sampling: set[str]
     drafts: dict[str, pb.Draft] = field(default_factory=dict)
 
 
@@ -129,7 +130,8 @@ class SpPipeline:
     def _run_first_stage(self, plan: SchedulerOutput) -> _InFlight:
         self._first.take(plan)
         drafted = set(plan.forerun_speculation.drafted_request_ids)
-        step = _InFlight(plan, {})
+        requests = self.scheduler.requests
+        step = _InFlight(plan, {}, {id_ for id_ in plan.num_scheduled_tokens if not requests[id_].is_prefill_chunk})
         for request_id, start, tokens in _planned(plan):
             draft = self._kept.pop(request_id, None)
             if request_id not in drafted:
@@ -158,8 +160,7 @@ class SpPipeline:
         self._last.take(step.plan)
         names = list(step.rows)
         texts = self._last.run(step.rows)
-        sampling = set(step.plan.forerun_speculation.draft_request_ids)
-        sampled = [[next_token(texts[name])] if name in sampling else [] for name in names]
+        sampled = [[next_token(texts[name])] if name in step.sampling else [] for name in names]
         result = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, sampled)
         result.forerun_drafts = step.drafts
         for outputs in self.scheduler.update_from_output(step.plan, result).values():

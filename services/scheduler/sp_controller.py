@@ -1,0 +1,147 @@
+"""Whether speculating pays, step by step, from what stages and verdicts have shown so far.
+
+Two predictions are compared: the decoding batch run ahead on drafts, and the same batch in micro-batches
+(``sp_cost_model``). Each stage's time is a line over the rows of a step, fitted to the steps it has reported, so steps
+of either kind teach both; acceptance is a moving average over verdicts. Where no draft has been judged for long, a
+short probe refreshes it. (Own derivation: the paper profiles before it serves.)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from services.scheduler.sp_cost_model import predict
+from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline
+
+DECIDE_EVERY_STEPS = 16
+"""A decision holds for so many steps: each change lets the pipeline run dry once."""
+
+MARGIN = 1.03
+"""How much better the other way must promise to be."""
+
+PROBE_EVERY_STEPS, PROBE_STEPS = 512, 32
+"""The other way is tried this often and for so long: drafts change, and a step of other rows tells what rows cost."""
+
+LEARNING_STEPS, LEARNING_VERDICTS = 64, 64
+"""Before so many steps were reported and drafts judged, the two ways take turns."""
+
+_STEP_MEMORY, _VERDICT_MEMORY = 0.998, 0.99
+"""Weight that an observation keeps with each later one."""
+
+
+class Reason(StrEnum):
+    """Why a step speculates, or does not."""
+
+    FORCED = "forced"
+    PAYS = "pays"
+    PROBE = "probe"
+    DOES_NOT_PAY = "does-not-pay"
+    COMPARE = "compare"
+
+    @property
+    def speculates(self) -> bool:
+        """False for the last two: a step that is compared with, or is better."""
+        return self not in (Reason.DOES_NOT_PAY, Reason.COMPARE)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """What one stage spent on one step, in milliseconds."""
+
+    model_ms: float
+    """Forward pass and sampling."""
+    draft_ms: float
+    """Drafting; 0 on stages behind the first."""
+
+
+class Line:
+    """Milliseconds over rows: a weighted least-squares fit that forgets."""
+
+    def __init__(self, memory: float = _STEP_MEMORY) -> None:
+        self._memory = memory
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+
+    def observe(self, rows: float, ms: float) -> None:
+        """One step of ``rows`` rows."""
+        self._weight = self._memory * self._weight + 1
+        self._x = self._memory * self._x + rows
+        self._y = self._memory * self._y + ms
+        self._xx = self._memory * self._xx + rows * rows
+        self._xy = self._memory * self._xy + rows * ms
+
+    def at(self, rows: float) -> float:
+        """The fitted time, never below 0; steps that all had the same rows say nothing of a slope."""
+        if not self._weight:
+            return 0.0
+        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        spread = self._xx / self._weight - mean_x * mean_x
+        slope = max(0.0, (self._xy / self._weight - mean_x * mean_y) / spread) if spread > 1e-9 else 0.0
+        return max(0.0, mean_y + slope * (rows - mean_x))
+
+
+class SpController:
+    """One per replica; used from the engine core's thread."""
+
+    def __init__(self, stages: int, *, always: bool) -> None:
+        """``always``: speculate whatever is measured."""
+        self._always = always
+        self._model = [Line() for _ in range(stages)]
+        self._draft = Line()
+        self._steps = self._verdicts = 0
+        self._acceptance = 0.0
+        self._planned = self._decided_at = 0
+        self._probed_at = -PROBE_STEPS
+        self._is_on = True
+
+    @property
+    def acceptance(self) -> float:
+        """Moving share of judged drafts that were right."""
+        return self._acceptance
+
+    def observe_step(self, rows: int, times: Sequence[StageTime | None]) -> None:
+        """A step of decoding rows only. ``times``: by stage; None where a stage's report is not in yet."""
+        self._steps += 1
+        for line, spent in zip(self._model, times, strict=True):
+            if spent is not None:
+                line.observe(rows, spent.model_ms)
+        if times[0] is not None and times[0].draft_ms > 0:
+            self._draft.observe(rows, times[0].draft_ms)
+
+    def observe_verdict(self, *, hit: bool) -> None:
+        """A draft that ran ahead was judged."""
+        self._verdicts += 1
+        # The plain mean until there is enough to forget.
+        weight = max(1 - _VERDICT_MEMORY, 1 / self._verdicts)
+        self._acceptance += weight * (hit - self._acceptance)
+
+    def decide(self, batch: int) -> Reason:
+        """For the next step, with ``batch`` requests decoding. To be called once a step."""
+        self._planned += 1
+        if self._always:
+            return Reason.FORCED
+        if self._steps < LEARNING_STEPS or self._verdicts < LEARNING_VERDICTS:
+            return Reason.COMPARE if self._planned // DECIDE_EVERY_STEPS % 2 else Reason.PROBE
+        since_probe = self._planned - self._probed_at
+        if since_probe >= PROBE_EVERY_STEPS:
+            self._probed_at, since_probe = self._planned, 0
+        if since_probe < PROBE_STEPS:
+            return Reason.COMPARE if self._is_on else Reason.PROBE
+        if self._planned - self._decided_at >= DECIDE_EVERY_STEPS or since_probe == PROBE_STEPS:
+            self._decided_at = self._planned
+            self._is_on = self._pays(max(1, batch))
+        return Reason.PAYS if self._is_on else Reason.DOES_NOT_PAY
+
+    def _pays(self, batch: int) -> bool:
+        ahead, split = self._tokens_per_s(batch, ahead=True), self._tokens_per_s(batch, ahead=False)
+        return ahead * MARGIN > split if self._is_on else ahead > split * MARGIN
+
+    def _tokens_per_s(self, batch: int, *, ahead: bool) -> float:
+        first, *others = self._model
+        if ahead:
+            latencies = (_sum(first.at, self._draft.at), *(line.at for line in others))
+            return predict(Pipeline(latencies), batch, AcceptanceCurve((self._acceptance,))).tokens_per_s
+        return predict(Pipeline((first.at, *(line.at for line in others)), len(self._model)), batch).tokens_per_s
+
+
+def _sum(one: Callable[[float], float], other: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda rows: one(rows) + other(rows)

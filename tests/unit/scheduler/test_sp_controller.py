@@ -1,0 +1,97 @@
+"""The controller speculates where its own measurements say that it pays, and finds out when they change."""
+
+import pytest
+
+from services.scheduler.sp_controller import (
+    LEARNING_STEPS,
+    LEARNING_VERDICTS,
+    PROBE_EVERY_STEPS,
+    PROBE_STEPS,
+    Line,
+    Reason,
+    SpController,
+    StageTime,
+)
+
+
+class Replica:
+    """Two stages of 10 ms and ``ms_per_row`` a row, drafts of 2 ms, on which ``controller`` decides."""
+
+    def __init__(self, controller: SpController, ms_per_row: float = 0.1) -> None:
+        self.controller = controller
+        self.ms_per_row = ms_per_row
+
+    def run(self, steps: int, batch: int, acceptance: float) -> list[Reason]:
+        reasons = []
+        for step in range(steps):
+            reasons.append(self.controller.decide(batch))
+            ahead = reasons[-1].speculates
+            rows = batch if ahead else max(1, batch // 2)
+            model_ms = 10 + self.ms_per_row * rows
+            times = [StageTime(model_ms, 2.0 if ahead else 0.0), StageTime(model_ms, 0.0)]
+            self.controller.observe_step(rows, times)
+            if ahead:
+                for index in range(4):
+                    self.controller.observe_verdict(hit=(step * 4 + index) % 100 < acceptance * 100)
+        return reasons
+
+
+def test_it_learns_before_it_decides() -> None:
+    reasons = Replica(SpController(2, always=False)).run(LEARNING_STEPS, batch=8, acceptance=0.9)
+    assert set(reasons) == {Reason.PROBE, Reason.COMPARE}
+    assert reasons.count(Reason.PROBE) * 4 >= LEARNING_VERDICTS
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "ms_per_row", "reason"),
+    [
+        (0.8, 0.1, Reason.PAYS),
+        (0.05, 0.1, Reason.DOES_NOT_PAY),
+        # Compute-bound: a step of twice the rows costs nearly twice as much.
+        (0.6, 5.0, Reason.DOES_NOT_PAY),
+    ],
+)
+def test_it_settles_on_what_pays(acceptance: float, ms_per_row: float, reason: Reason) -> None:
+    replica = Replica(SpController(2, always=False), ms_per_row)
+    assert replica.run(LEARNING_STEPS + 200, 16, acceptance)[-1] is reason
+
+
+def test_a_probe_finds_out_that_drafts_have_become_good() -> None:
+    replica = Replica(SpController(2, always=False))
+    assert replica.run(LEARNING_STEPS + 200, 16, 0.05)[-1] is Reason.DOES_NOT_PAY
+    later = replica.run(2 * PROBE_EVERY_STEPS, 16, 0.9)
+    assert Reason.PROBE in later
+    assert later[-1] is Reason.PAYS
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "mostly", "probe"),
+    [(0.05, Reason.DOES_NOT_PAY, Reason.PROBE), (0.9, Reason.PAYS, Reason.COMPARE)],
+)
+def test_a_probe_that_shows_nothing_new_ends(acceptance: float, mostly: Reason, probe: Reason) -> None:
+    replica = Replica(SpController(2, always=False))
+    replica.run(LEARNING_STEPS + 200, 16, acceptance)
+    reasons = replica.run(4 * PROBE_EVERY_STEPS, 16, acceptance)
+    assert reasons.count(probe) == 4 * PROBE_STEPS
+    assert reasons.count(mostly) == len(reasons) - 4 * PROBE_STEPS
+
+
+def test_always_means_always() -> None:
+    replica = Replica(SpController(2, always=True), ms_per_row=5.0)
+    assert set(replica.run(400, 16, 0.0)) == {Reason.FORCED}
+
+
+def test_a_line_follows_what_it_sees_and_never_falls_with_rows() -> None:
+    line = Line()
+    for rows in (1, 4, 8, 16) * 20:
+        line.observe(rows, 10 + 0.5 * rows)
+    assert line.at(2) == pytest.approx(11)
+    assert line.at(32) == pytest.approx(26)
+    same = Line()
+    same.observe(4, 20)
+    assert same.at(100) == 20
+    falling = Line()
+    for rows in (1, 8):
+        falling.observe(rows, 20 - rows)
+    assert falling.at(16) == falling.at(1)
+    assert Line().at(5) == 0
