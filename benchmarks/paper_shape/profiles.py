@@ -1,8 +1,9 @@
 """Profiles for ``forerun plan`` of clusters that are not here."""
 
 from benchmarks.paper_shape.devices import Cluster
+from services.common.latency_profile import LatencyProfile
 from services.scheduler.sp_planner import Shape
-from services.scheduler.sp_profile import LatencyProfile, Profile, SplitProfile
+from services.scheduler.sp_profile import Profile, SplitProfile
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 QUANTILES = 20

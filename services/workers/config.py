@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from services.common.config import ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
+from services.workers.synthetic_config import SyntheticConfig
 
 
 class StageConfig(ConfigModel):
@@ -36,3 +37,6 @@ class StageConfig(ConfigModel):
 
     cache_dir: Path | None = None
     """Where vLLM keeps what it compiles. Default: vLLM's own place."""
+
+    synthetic: SyntheticConfig | None = None
+    """A device that only takes time, instead of the model: for measuring the scheduling. Default: the model."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -16,6 +17,9 @@ from services.common.tracing import setup_tracing
 from services.workers.config import StageConfig
 from services.workers.metrics import StageMetrics
 from services.workers.servicer import StageServicer
+from services.workers.stage import StageBuilder
+from services.workers.synthetic_stage import SyntheticStage
+from services.workers.vllm_stage import ModelStage
 
 _SERVICE = "forerun.stage.v1.StageService"
 
@@ -36,7 +40,7 @@ async def serve(config: StageConfig) -> int:
     if config.server.metrics_listen is not None:
         metrics = MetricsServer(config.server.metrics_listen, [registry], allow_plaintext=config.server.allow_plaintext)
         metrics.start()
-    servicer = StageServicer(config, StageMetrics(registry), tracing.tracer)
+    servicer = StageServicer(config, StageMetrics(registry), tracing.tracer, _stage_builder(config))
     server = GrpcServer(config.server, [_SERVICE])
     service_pb2_grpc.add_StageServiceServicer_to_server(servicer, server.server)
     try:
@@ -51,6 +55,10 @@ async def serve(config: StageConfig) -> int:
             metrics.stop()
         tracing.shutdown()
     return 0
+
+
+def _stage_builder(config: StageConfig) -> StageBuilder:
+    return ModelStage if config.synthetic is None else partial(SyntheticStage, config.synthetic)
 
 
 async def _first(*coroutines: Coroutine[Any, Any, Any]) -> None:

@@ -24,8 +24,8 @@ from services.workers.config import StageConfig
 from services.workers.convert import WORKER_METHODS, place_from_proto
 from services.workers.metrics import StageMetrics
 from services.workers.spans import StageSpans
+from services.workers.stage import Stage, StageBuilder
 from services.workers.step_runner import StepRunner
-from services.workers.vllm_stage import ModelStage
 
 _log = structlog.get_logger(__name__)
 
@@ -39,16 +39,17 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class StageServicer(service_pb2_grpc.StageServiceServicer):
     """Serves one scheduler generation. ``finished`` is set when that is over and the process should exit."""
 
-    def __init__(self, config: StageConfig, metrics: StageMetrics, tracer: Tracer) -> None:
+    def __init__(self, config: StageConfig, metrics: StageMetrics, tracer: Tracer, build_stage: StageBuilder) -> None:
         self._config = config
         self._metrics = metrics
         self._tracer = tracer
+        self._build_stage = build_stage
         # One thread for everything: OpenMP teams and CUDA contexts belong to the thread that made them, and FIFO
         # order on it is what keeps a step's forward pass and its sampling adjacent.
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._inbox = ActivationInbox()
         self._configured: pb.ConfigureRequest | None = None
-        self._stage: ModelStage | None = None
+        self._stage: Stage | None = None
         self._runner: StepRunner | None = None
         self._spans: StageSpans | None = None
         self._sender: ActivationSender | None = None
@@ -67,7 +68,7 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         if not request.rendezvous_address:
             request.rendezvous_address = _free_address(self._config.server.listen)
         try:
-            stage = await self._on_model_thread(ModelStage, place_from_proto(request), request.engine_args_json)
+            stage = await self._on_model_thread(self._build_stage, place_from_proto(request), request.engine_args_json)
         except Exception as error:  # noqa: BLE001  vLLM raises anything for bad arguments; the scheduler must be told
             self._configured = None
             await _refuse(context, f"engine_args: {error}")
@@ -181,7 +182,7 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
     def _generation(self) -> int:
         return self._configured.generation if self._configured else 0
 
-    def _adopt(self, request: pb.ConfigureRequest, stage: ModelStage) -> None:
+    def _adopt(self, request: pb.ConfigureRequest, stage: Stage) -> None:
         self._stage = stage
         self._spans = StageSpans(self._tracer, request.pipeline_rank, request.tensor_rank)
         if request.next_stage_address:

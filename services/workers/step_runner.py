@@ -20,7 +20,7 @@ from services.workers.activations import ActivationInbox
 from services.workers.convert import error_to_proto
 from services.workers.metrics import StageMetrics
 from services.workers.spans import StageSpans
-from services.workers.vllm_stage import ModelStage
+from services.workers.stage import Stage
 
 
 @dataclass
@@ -43,7 +43,7 @@ class StepRunner:
 
     def __init__(
         self,
-        stage: ModelStage,
+        stage: Stage,
         generation: int,
         inbox: ActivationInbox,
         send: Callable[[pb.PushActivationsRequest], None],

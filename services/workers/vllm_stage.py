@@ -7,25 +7,21 @@ The worker's own ``execute_model`` is not called, since it would receive activat
 pipeline group; Forerun pushes them over gRPC, so that stages may sit on hosts that share nothing but a network.
 """
 
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import structlog
 import torch
-from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
+from vllm.config import set_current_vllm_config
 from vllm.sequence import IntermediateTensors
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-from services.common.fingerprint import fingerprint
-from services.common.version import vllm_version
 from services.workers.place import StagePlace
 from services.workers.vllm_speculation import Speculation
+from services.workers.vllm_stage_config import stage_config, stage_fingerprint
 
 _log = structlog.get_logger(__name__)
 
@@ -36,22 +32,8 @@ class ModelStage:
     def __init__(self, place: StagePlace, engine_args_json: str) -> None:
         """Builds the configuration; nothing is loaded yet. Raises what vLLM raises for bad engine arguments."""
         self.place = place
-        # Model runner V2 keeps other state (and is not there on CPUs); one stage code for both platforms needs V1.
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-        if place.layer_partition:
-            os.environ["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, place.layer_partition))
-        arguments = json.loads(engine_args_json) | {
-            "pipeline_parallel_size": place.stages,
-            "tensor_parallel_size": place.tensor_ranks,
-            # Only its side effect matters: vLLM must not look for the other ranks' devices on this host.
-            "distributed_executor_backend": "mp",
-            # The runner keeps its tokens where the host can read them, also when the scheduler runs ahead.
-            "async_scheduling": False,
-        }
-        self.config: VllmConfig = EngineArgs(**arguments).create_engine_config()
-        self.fingerprint = fingerprint(
-            engine_args_json, self.config.model_config.hf_config.to_json_string(use_diff=False), vllm_version()
-        )
+        self.config = stage_config(place, engine_args_json)
+        self.fingerprint = stage_fingerprint(self.config, engine_args_json)
         self._wrapper: WorkerWrapperBase | None = None
         self.speculation: Speculation | None = None
         """Set by ``load`` when the replica speculates."""

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from services.common.errors import ConfigError
+from services.common.latency_profile import LatencyProfile
 from services.scheduler.sp_pipeline import StaleRows
 from services.scheduler.sp_planner import make_plan, shapes_of
-from services.scheduler.sp_profile import LatencyProfile, Profile, SplitProfile, load_profile
+from services.scheduler.sp_profile import Profile, SplitProfile, load_profile
 
 MEMORY_BOUND = {"rows": [1, 16], "ms": [20.0, 22.0]}
 DOCUMENT: dict[str, Any] = {

@@ -1,0 +1,56 @@
+"""What a stage is to the code that drives it: the model's part, or a synthetic device in its place."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from forerun.stage.v1 import service_pb2 as pb
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+
+from services.workers.place import StagePlace
+
+
+class StageSpeculation(Protocol):
+    """A stage's part of speculative parallelism; see ``vllm_speculation.Speculation``."""
+
+    def before_forward(
+        self, plan: SchedulerOutput, speculation: pb.Speculation, received: pb.PushActivationsRequest | None
+    ) -> set[str]:
+        """Completes the plan's inputs; returns the requests that were taken out of it."""
+
+    def draft(
+        self, plan: SchedulerOutput, speculation: pb.Speculation, output: dict[str, torch.Tensor]
+    ) -> list[pb.Draft]:
+        """Drafts what the plan asks for; nothing on stages behind the first."""
+
+    def before_sampling(self, plan: SchedulerOutput) -> None:
+        """Sets the sampling noise; the last stage only."""
+
+
+class Stage(Protocol):
+    """See ``vllm_stage.ModelStage``, which says what each of these promises. One thread builds it and calls it."""
+
+    @property
+    def place(self) -> StagePlace: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def speculation(self) -> StageSpeculation | None: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def device_name(self) -> str: ...
+    @property
+    def largest_activation_bytes(self) -> int: ...
+    def load(self) -> None: ...
+    def call(self, method: str, arguments: list[Any]) -> Any: ...
+    def forward(
+        self, plan: SchedulerOutput, hidden: dict[str, torch.Tensor] | None
+    ) -> dict[str, torch.Tensor] | ModelRunnerOutput | None: ...
+    def sample(self, grammar: GrammarOutput | None) -> ModelRunnerOutput: ...
+    def shutdown(self) -> None: ...
+
+
+StageBuilder: TypeAlias = Callable[[StagePlace, str], Stage]
+"""From the stage's place and vLLM's engine arguments as JSON. Raises for arguments that cannot work."""
