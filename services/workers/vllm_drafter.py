@@ -16,6 +16,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 
 from services.common.errors import ConfigError
 from services.workers.draft_adapter.files import load_adapter
+from services.workers.kept_drafts import KeptDrafts
 from services.workers.sampling_noise import request_seed, token_seed
 from services.workers.target_weights import TargetWeights
 from services.workers.vllm_draft_layers import DraftLayers
@@ -43,26 +44,15 @@ class Drafter:
         self._context: ForwardContext | None = None
         self._positions = torch.empty(0)
         runner.model.register_forward_hook(self._remember, with_kwargs=True)
-        self._owed = 0.0
-        self._kept: dict[str, int] = {}
-        """The draft that follows a request's newest token, unless it was dropped or has entered a step."""
+        self._kept = KeptDrafts()
 
     def _remember(self, _module: Any, _arguments: Any, keywords: dict[str, Any], _output: Any) -> None:
         self._context = get_forward_context()
         self._positions = keywords["positions"]
 
     def enter(self, plan: SchedulerOutput, drafted: set[str]) -> dict[str, int]:
-        """The drafts that become inputs of a step, by request; each can enter once.
-
-        Args:
-            plan: the step.
-            drafted: its requests that have no verified token for it; one whose draft was dropped gets none here
-                either, until it comes back with a verified token.
-        """
-        for request_id in plan.finished_req_ids:
-            self._kept.pop(request_id, None)
-        entering = {request_id: self._kept.pop(request_id, None) for request_id in plan.num_scheduled_tokens}
-        return {id_: token for id_, token in entering.items() if token is not None and id_ in drafted}
+        """The drafts that become inputs of a step, by request; see ``KeptDrafts``."""
+        return self._kept.enter(plan, drafted)
 
     def draft(
         self, plan: SchedulerOutput, wanted: set[str], drop_fraction: float, output: dict[str, torch.Tensor]
@@ -90,16 +80,8 @@ class Drafter:
             pb.Draft(request_id=id_, token_id=token, confidence=probability)
             for id_, token, probability in zip(ids, tokens.tolist(), confidence.tolist(), strict=True)
         ]
-        self._drop(drafts, drop_fraction)
-        self._kept.update((draft.request_id, draft.token_id) for draft in drafts if not draft.dropped)
+        self._kept.keep(drafts, drop_fraction)
         return drafts
-
-    def _drop(self, drafts: list[pb.Draft], fraction: float) -> None:
-        """Marks the least confident ones. What does not make a whole draft is carried over to the next step."""
-        self._owed += fraction * len(drafts)
-        count, self._owed = int(self._owed), self._owed % 1
-        for draft in sorted(drafts, key=lambda draft: draft.confidence)[:count]:
-            draft.dropped = True
 
     def _rows_of(self, plan: SchedulerOutput, wanted: set[str]) -> tuple[list[str], list[int], list[int]]:
         """Wanted requests of the step, their rows in the batch, and the index of each one's last token."""
@@ -120,10 +102,10 @@ class Drafter:
         if not drawn:
             return chosen
         temperature = torch.tensor([float(batch.temperature_cpu[rows[index]]) for index in drawn]).unsqueeze(-1)
-        scores = torch.full((len(drawn), batch.vocab_size), float("-inf"))
-        scores[:, self._layers.d2t.cpu()] = logits[drawn].cpu() / temperature
+        scores = logits.new_full((len(drawn), batch.vocab_size), float("-inf"))
+        scores[:, self._layers.d2t] = logits[drawn] / temperature.to(logits.device)
         seeds = [self._seed(batch.req_ids[rows[index]], output_indices[index]) for index in drawn]
-        chosen[drawn] = gumbel_argmax(scores, seeds).to(chosen.device)
+        chosen[drawn] = draw(scores, seeds)
         return chosen
 
     def _seed(self, request_id: str, output_index: int) -> int:
@@ -135,13 +117,23 @@ class Drafter:
         return int(state.num_computed_tokens + plan.num_scheduled_tokens[request_id] - state.num_prompt_tokens)
 
 
-def gumbel_argmax(scores: torch.Tensor, seeds: list[int]) -> torch.Tensor:
-    """vLLM's own draw on a CPU, one generator a row: the same as its sampler makes from the same scores and seeds.
+def draw(scores: torch.Tensor, seeds: list[int]) -> torch.Tensor:
+    """What vLLM's sampler draws from the same scores with one freshly seeded generator a row.
 
     Args:
         scores: [rows, vocabulary], float32; minus infinity where a token cannot be drawn.
         seeds: one a row.
+
+    Returns:
+        Token ids, [rows].
     """
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    drawn = torch.cat([torch.randint(0, 2**31, (1,), generator=generator) for generator in generators])
-    return torch.ops._C.fused_gumbel_argmax(scores, drawn)
+    generators = [torch.Generator(device=scores.device).manual_seed(seed) for seed in seeds]
+    if scores.device.type == "cpu":
+        drawn = torch.cat([torch.randint(0, 2**31, (1,), generator=generator) for generator in generators])
+        chosen: torch.Tensor = torch.ops._C.fused_gumbel_argmax(scores, drawn)
+        return chosen
+    probabilities = torch.softmax(scores, dim=-1)
+    noise = torch.empty_like(probabilities)
+    for row, generator in zip(noise, generators, strict=True):
+        row.exponential_(generator=generator)
+    return probabilities.div_(noise).argmax(dim=-1)
