@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
 
 
 class TargetLayers:
@@ -14,10 +15,7 @@ class TargetLayers:
 
     def __init__(self, model: Path, exits: Sequence[int]) -> None:
         """Loads the layers before the deepest of ``exits`` (layers before the exit, as ``exit_layer``)."""
-        config = target_config(model)
-        config.num_hidden_layers = max(exits)
-        loaded = AutoModelForCausalLM.from_pretrained(str(model), config=config, dtype=torch.float32)
-        self._decoder = loaded.get_decoder()
+        self._decoder = _first_layers(model, max(exits)).get_decoder()
         # The deepest exit is wanted before the final norm, like the others.
         self._decoder.norm = nn.Identity()
         self._exits = tuple(exits)
@@ -52,7 +50,18 @@ def target_config(model: Path) -> Any:
 
 def final_norm_and_head(model: Path) -> tuple[Tensor, Tensor]:
     """The weight of the final norm, [hidden], and the LM head (tied or not), [vocabulary, hidden]."""
-    config = target_config(model)
-    config.num_hidden_layers = 1
-    loaded = AutoModelForCausalLM.from_pretrained(str(model), config=config, dtype=torch.float32)
+    loaded = _first_layers(model, 1)
     return loaded.get_decoder().norm.weight.detach(), loaded.get_output_embeddings().weight.detach()
+
+
+def _first_layers(model: Path, count: int) -> Any:
+    """The target with its first ``count`` layers only."""
+    config = target_config(model)
+    config.num_hidden_layers = count
+    verbosity = logging.get_verbosity()
+    # The checkpoint's other layers are left out on purpose; a table of them would hide what is worth reading.
+    logging.set_verbosity_error()
+    try:
+        return AutoModelForCausalLM.from_pretrained(str(model), config=config, dtype=torch.float32)
+    finally:
+        logging.set_verbosity(verbosity)

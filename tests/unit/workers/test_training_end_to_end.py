@@ -1,6 +1,7 @@
 """From prompts to a model card with a tiny random target: every step real but the engine, in seconds."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,10 +70,8 @@ def model_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MakeTraining = Callable[[SilentListener], AdapterTraining]
 
 
-@pytest.fixture
-def make_training(model: Path, tmp_path: Path) -> MakeTraining:
-    """Trainings that share one work folder, as two calls of the command do."""
-    options = AdapterOptions(
+def options_for(model: Path) -> AdapterOptions:
+    return AdapterOptions(
         model=model,
         name="tiny",
         exit_layers=[EXIT],
@@ -83,20 +82,33 @@ def make_training(model: Path, tmp_path: Path) -> MakeTraining:
         answering=ANSWERING,
         answer_tokens=10**9,
     )
-    work = tmp_path / "work"
+
+
+@pytest.fixture(scope="module", name="prepared")
+def prepared_fixture(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with prompts, answers and states; tests take copies of it."""
+    work = tmp_path_factory.mktemp("prepared") / "work"
     work.mkdir()
     write_prompts(work / "prompts-16-0.jsonl", make_prompts())
+    training = AdapterTraining(options_for(model), TinyTarget, work, SilentListener())
+    training.generate_answers()
+    training.compute_states()
+    return work
+
+
+@pytest.fixture
+def make_training(model: Path, prepared: Path, tmp_path: Path) -> MakeTraining:
+    """Trainings that share one work folder, as two calls of the command do."""
+    work = shutil.copytree(prepared, tmp_path / "work")
 
     def make(listen: SilentListener) -> AdapterTraining:
-        return AdapterTraining(options, TinyTarget, work, listen)
+        return AdapterTraining(options_for(model), TinyTarget, work, listen)
 
     return make
 
 
 def test_the_command_leaves_an_adapter_that_loads_with_its_report(make_training: MakeTraining, tmp_path: Path) -> None:
     training = make_training(SilentListener())
-    training.generate_answers()
-    training.compute_states()
     report = training.train(EXIT, tmp_path / "adapter-2", TRAINING, "forerun train adapter …")
     config, tensors = load_adapter(tmp_path / "adapter-2")
     assert (config.exit_layer, config.target, len(tensors[D2T])) == (EXIT, "tiny", 64)
@@ -111,9 +123,6 @@ def test_the_command_leaves_an_adapter_that_loads_with_its_report(make_training:
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(make_training: MakeTraining, tmp_path: Path) -> None:
-    training = make_training(SilentListener())
-    training.generate_answers()
-    training.compute_states()
     with pytest.raises(KeyboardInterrupt):
         make_training(StoppingListener(after=5)).train(EXIT, tmp_path / "cut", TRAINING, "")
     assert not (tmp_path / "cut").exists()
@@ -126,7 +135,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_training: MakeT
     make_training(Counting()).train(EXIT, tmp_path / "resumed", TRAINING, "")
     assert steps[0] == 5, "the checkpoint after step 4 was not used"
     (tmp_path / "work/checkpoints/exit-02-64.pt").unlink()
-    training.train(EXIT, tmp_path / "whole", TRAINING, "")
+    make_training(SilentListener()).train(EXIT, tmp_path / "whole", TRAINING, "")
     _, resumed = load_adapter(tmp_path / "resumed")
     _, whole = load_adapter(tmp_path / "whole")
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
@@ -134,8 +143,6 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_training: MakeT
 
 def test_a_checkpoint_of_other_options_is_not_gone_on_with(make_training: MakeTraining, tmp_path: Path) -> None:
     training = make_training(SilentListener())
-    training.generate_answers()
-    training.compute_states()
     training.train(EXIT, tmp_path / "first", TRAINING, "")
     other = TrainOptions(epochs=6, batch_tokens=64, learning_rate=0.02, checkpoint_steps=2)
     training.train(EXIT, tmp_path / "second", other, "")
@@ -167,12 +174,9 @@ def test_the_norm_and_the_head_are_the_targets(model: Path) -> None:
 
 
 @pytest.fixture
-def data(model: Path, tmp_path: Path, make_training: MakeTraining) -> TrainingData:
-    training = make_training(SilentListener())
-    training.generate_answers()
-    training.compute_states()
+def data(prepared: Path) -> TrainingData:
     prompts = {prompt.id: prompt for prompt in make_prompts()}
-    return TrainingData(AnswerShards(tmp_path / "work/answers"), tmp_path / "work/states", EXIT, prompts)
+    return TrainingData(AnswerShards(prepared / "answers"), prepared / "states", EXIT, prompts)
 
 
 def test_a_batch_holds_the_states_after_which_each_label_comes(model: Path, data: TrainingData) -> None:
@@ -198,16 +202,17 @@ def test_an_epoch_holds_every_training_answer_once_in_batches_that_fit(data: Tra
     assert [s.prompt.id for b in first for s in b] != [s.prompt.id for b in second for s in b]
 
 
-def test_answers_to_other_prompts_do_not_shift_the_states(model: Path, data: TrainingData, tmp_path: Path) -> None:
+def test_answers_to_other_prompts_do_not_shift_the_states(data: TrainingData, prepared: Path) -> None:
     kept = {prompt.id: prompt for prompt in make_prompts()[::3]}
-    fewer = TrainingData(AnswerShards(tmp_path / "work/answers"), tmp_path / "work/states", EXIT, kept)
+    fewer = TrainingData(AnswerShards(prepared / "answers"), prepared / "states", EXIT, kept)
     starts = {sequence.prompt.id: (sequence.path, sequence.start) for sequence in data.part("train")}
     assert fewer.part("train")
     assert all(starts[each.prompt.id] == (each.path, each.start) for each in fewer.part("train"))
 
 
-def test_states_are_computed_for_new_answers_only(model: Path, data: TrainingData, tmp_path: Path) -> None:
-    shards, folder = AnswerShards(tmp_path / "work/answers"), tmp_path / "work/states"
+def test_states_are_computed_for_new_answers_only(model: Path, prepared: Path, tmp_path: Path) -> None:
+    shards, folder = AnswerShards(prepared / "answers"), tmp_path / "states"
+    shutil.copytree(prepared / "states", folder)
     passed: list[int] = []
     compute_states(model, shards, folder, [EXIT], passed.append)
     assert not passed
