@@ -1,93 +1,49 @@
 """A model of stages for property tests of the real SP scheduler: KV slots that remember tokens, and fallible drafts.
 
-Each stage keeps, slot by slot of its KV cache, which token was written there; a row of a step reads the slots of its
-block table up to its own position. The last stage "samples" a hash of what it reads, so a wrong input, a block used
-twice, a slot that a rolled-back draft left behind, or an unverified token in the prefix cache changes the text.
+The stages keep the books of synthetic devices (``services/workers/kv_books.py``) and say what those say, but all in one
+process and in the order of the engine's loop, so that thousands of schedules take a minute.
 """
 
-import hashlib
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+import numpy as np
 from forerun.stage.v1 import service_pb2 as pb
+from numpy.typing import NDArray
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from services.workers import synthetic_text
+from services.workers.kv_books import KvBooks, Row, planned_rows
+
 VOCABULARY = 50
 STOP_TOKEN = 7
 
 
-def next_token(text: list[int]) -> int:
+def next_token(text: NDArray[np.int32]) -> int:
     """What the model says after ``text``."""
-    digest = hashlib.blake2b(bytes(str(text), "ascii"), digest_size=4).digest()
-    return int.from_bytes(digest, "big") % VOCABULARY
+    return synthetic_text.next_token(synthetic_text.text_state(text), VOCABULARY)
 
 
 def reference(prompt: list[int], sampling: SamplingParams) -> list[int]:
     """The answer without any scheduling."""
-    text, answer = list(prompt), []
+    answer: list[int] = []
     while len(answer) < (sampling.max_tokens or 0):
-        answer.append(next_token(text))
-        text.append(answer[-1])
-        if answer[-1] in (sampling.stop_token_ids or ()):
+        answer.append(next_token(np.array(prompt + answer, np.int32)))
+        if answer[-1] in (sampling.stop_token_ids or ()) and len(answer) >= sampling.min_tokens:
             break
     return answer
 
 
 @dataclass
-class _Row:
-    """A request's part of a step on its way through the stages."""
-
-    start: int
-    tokens: list[int]
-
-
-class Stage:
-    """One stage's KV cache and block tables."""
-
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._slots: dict[int, int] = {}
-        self._blocks: dict[str, list[int]] = {}
-
-    def take(self, plan: SchedulerOutput) -> None:
-        """Enters the plan's blocks, for rows that are left out too."""
-        for request_id in plan.finished_req_ids:
-            self._blocks.pop(request_id, None)
-        for new in plan.scheduled_new_reqs:
-            self._blocks[new.req_id] = list(new.block_ids[0])
-        cached = plan.scheduled_cached_reqs
-        for request_id, new_blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            if request_id in cached.resumed_req_ids:
-                self._blocks[request_id] = []
-            if new_blocks is not None:
-                self._blocks[request_id].extend(new_blocks[0])
-
-    def run(self, rows: dict[str, _Row]) -> dict[str, list[int]]:
-        """Writes all rows' tokens, as a layer does before it attends; each row's whole text as the slots have it."""
-        for request_id, row in rows.items():
-            for offset, token in enumerate(row.tokens):
-                self._slots[self._slot(request_id, row.start + offset)] = token
-        return {
-            request_id: [self._slots[self._slot(request_id, place)] for place in range(row.start + len(row.tokens))]
-            for request_id, row in rows.items()
-        }
-
-    def _slot(self, request_id: str, position: int) -> int:
-        block = self._blocks[request_id][position // self._block_size]
-        return block * self._block_size + position % self._block_size
-
-
-@dataclass
 class _InFlight:
     plan: SchedulerOutput
-    rows: dict[str, _Row]
-    sampling: set[str]
-    drafts: dict[str, pb.Draft] = field(default_factory=dict)
+    rows: list[Row]
+    drafts: dict[str, pb.Draft]
 
 
 class SpPipeline:
@@ -98,7 +54,8 @@ class SpPipeline:
     ) -> None:
         self.scheduler = scheduler
         self._stages = stages
-        self._first, self._last = Stage(block_size), Stage(block_size)
+        blocks = scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+        self._first, self._last = KvBooks(blocks, block_size), KvBooks(blocks, block_size)
         self._random = random
         self._hit = hit
         self._drop = drop
@@ -130,24 +87,20 @@ class SpPipeline:
     def _run_first_stage(self, plan: SchedulerOutput) -> _InFlight:
         self._first.take(plan)
         drafted = set(plan.forerun_speculation.drafted_request_ids)
-        requests = self.scheduler.requests
-        step = _InFlight(plan, {}, {id_ for id_ in plan.num_scheduled_tokens if not requests[id_].is_prefill_chunk})
-        for request_id, start, tokens in _planned(plan):
-            draft = self._kept.pop(request_id, None)
-            if request_id not in drafted:
-                row = _Row(start, tokens)
+        rows, drafts = [], {}
+        for row in planned_rows(plan):
+            draft = self._kept.pop(row.request_id, None)
+            if row.request_id not in drafted:
+                rows.append(row)
             elif draft is not None:
-                row = _Row(start, [draft])
-            else:
-                continue
-            step.rows[request_id] = row
-        texts = self._first.run(step.rows)
+                rows.append(replace(row, tokens=[draft]))
+        texts = dict(zip((row.request_id for row in rows), _run(self._first, rows), strict=True))
         for request_id in plan.forerun_speculation.draft_request_ids:
             if request_id in texts:
-                step.drafts[request_id] = self._draft(request_id, texts[request_id])
-        return step
+                drafts[request_id] = self._draft(request_id, texts[request_id])
+        return _InFlight(plan, rows, drafts)
 
-    def _draft(self, request_id: str, text: list[int]) -> pb.Draft:
+    def _draft(self, request_id: str, text: NDArray[np.int32]) -> pb.Draft:
         token = next_token(text)
         if self._random.random() >= self._hit:
             token = (token + 1 + self._random.randrange(VOCABULARY - 1)) % VOCABULARY
@@ -158,9 +111,11 @@ class SpPipeline:
 
     def _apply(self, step: _InFlight) -> None:
         self._last.take(step.plan)
-        names = list(step.rows)
-        texts = self._last.run(step.rows)
-        sampled = [[next_token(texts[name])] if name in step.sampling else [] for name in names]
+        texts = _run(self._last, step.rows)
+        names = [row.request_id for row in step.rows]
+        sampled = [
+            [next_token(text)] if self._last.is_sampled(row) else [] for row, text in zip(step.rows, texts, strict=True)
+        ]
         result = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, sampled)
         result.forerun_drafts = step.drafts
         for outputs in self.scheduler.update_from_output(step.plan, result).values():
@@ -170,14 +125,6 @@ class SpPipeline:
                     self.finished.add(each.request_id)
 
 
-def _planned(plan: SchedulerOutput) -> list[tuple[str, int, list[int]]]:
-    """Each request of a step with its first position and its tokens; none where they are drafts."""
-    planned = []
-    for new in plan.scheduled_new_reqs:
-        count = plan.num_scheduled_tokens[new.req_id]
-        start = new.num_computed_tokens
-        planned.append((new.req_id, start, list(new.prompt_token_ids or ())[start : start + count]))
-    cached = plan.scheduled_cached_reqs
-    for request_id, start, tokens in zip(cached.req_ids, cached.num_computed_tokens, cached.new_token_ids, strict=True):
-        planned.append((request_id, start, list(tokens)))
-    return planned
+def _run(books: KvBooks, rows: list[Row]) -> list[NDArray[np.int32]]:
+    """Each row's whole text after the step."""
+    return books.run(rows, [token for row in rows for token in row.tokens])
