@@ -71,6 +71,9 @@ class SchedulerConfig(ConfigModel):
     layer_partition: list[int] = Field(default_factory=list)
     """Layers of each pipeline stage, first to last, for example [17, 13]. Empty: split evenly. The last stage also
     carries the LM head, so it often does best with fewer."""
+    run_ahead: bool = False
+    """With one stage: plan its next step while it computes this one. Hides planning and the wire behind the model, and
+    pays where these have cores of their own (GPUs); on a CPU that computes with all cores, tokens leave later."""
     speculation: SpeculationConfig | None = None
     """Speculative parallelism across the stages, of which there must be several. Null: none."""
     stage_tls: ClientTlsConfig | None = None
@@ -127,6 +130,8 @@ class SchedulerConfig(ConfigModel):
                 f"layer_partition: names {len(self.layer_partition)} stages, there are {len(self.stages)}; give each "
                 "stage's layers, or remove it"
             )
+        if self.run_ahead and len(self.stages) != 1:
+            raise ValueError(f"run_ahead: is for one stage, there are {len(self.stages)}; several speculate instead")
         if self.speculation and len(self.stages) < 2:
             raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
         if self.stages and self.engine == "fake":

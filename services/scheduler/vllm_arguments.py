@@ -18,7 +18,7 @@ _OURS = {
     "distributed_executor_backend": "it follows from `stages`",
     "otlp_traces_endpoint": "set `telemetry.otlp_endpoint` instead",
     "data_parallel_size": "run several replicas instead",
-    "async_scheduling": "Forerun runs ahead by itself where that pays",
+    "async_scheduling": "set `run_ahead` instead",
 }
 _OURS_WITH_STAGES = {
     "pipeline_parallel_size": "it follows from `stages`",
@@ -90,7 +90,7 @@ def scheduler_class(config: SchedulerConfig) -> str:
     """Which of our schedulers the engine core gets."""
     if config.speculation is not None:
         return "services.scheduler.vllm_sp_scheduler.SpScheduler"
-    if len(config.stages) == 1:
+    if config.run_ahead:
         return "services.scheduler.vllm_run_ahead.RunAheadScheduler"
     return "services.scheduler.vllm_scheduler.ForerunScheduler"
 

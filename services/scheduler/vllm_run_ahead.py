@@ -17,7 +17,7 @@ from services.scheduler.vllm_scheduler import ForerunScheduler
 
 
 class RunAheadScheduler(ForerunScheduler, AsyncScheduler):
-    """Forerun's scheduler over vLLM's asynchronous one; for replicas of one stage."""
+    """Forerun's scheduler over vLLM's asynchronous one; for replicas of one stage, with ``run_ahead``."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         # The engine core reads from this, after it has built its scheduler, how many steps it keeps in flight: two.

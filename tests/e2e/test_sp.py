@@ -1,8 +1,8 @@
 """Speculative parallelism with real stages: whatever is asked for, the answer is the one without speculation.
 
-One stage, which runs ahead on its own samples, is the baseline (that it says what plain vLLM says is tested in
-``test_equality.py``); two and three stages speculate with untrained adapters, whose drafts rarely hit, and two
-with the trained one.
+One stage, which runs ahead on its own samples, is the baseline (that one stage says what plain vLLM says is what
+``python -m benchmarks.equality`` measures). Two and three stages speculate with untrained adapters, whose drafts rarely
+hit, and two with the trained one where there is one.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ def expected(model_path: Path, prompts: list[list[int]]) -> dict[tuple[str, int]
         async with ForerunClient(system.state.router_grpc) as client:
             return await everything(client, prompts)
 
-    with BackgroundSystem(config(model_path, 1)) as system:
+    with BackgroundSystem(config(model_path, 1, run_ahead=True)) as system:
         return asyncio.run(ask())
 
 

@@ -44,7 +44,8 @@ def test_with_stages() -> None:
 @pytest.mark.parametrize(
     ("values", "scheduler"),
     [
-        ({"stages": [["h:1"]]}, RunAheadScheduler),
+        ({"stages": [["h:1"]]}, ForerunScheduler),
+        ({"stages": [["h:1"]], "run_ahead": True}, RunAheadScheduler),
         ({"stages": [["h:1"], ["h:2"]]}, ForerunScheduler),
         ({"stages": [["h:1"], ["h:2"]], "speculation": {"draft_adapter": "a"}}, SpScheduler),
     ],
@@ -68,7 +69,7 @@ def test_without_stages_vllm_chooses_its_executor() -> None:
         ({"engine_args": {"model": "x"}}, "engine_args.model: .*`model`"),
         ({"engine_args": {"scheduler_cls": "x"}}, "engine_args.scheduler_cls"),
         ({"stages": [["h:1"]], "engine_args": {"pipeline_parallel_size": 3}}, "it follows from `stages`"),
-        ({"engine_args": {"async_scheduling": True}}, "runs ahead by itself"),
+        ({"engine_args": {"async_scheduling": True}}, "set `run_ahead` instead"),
     ],
 )
 def test_refused(values: dict[str, Any], problem: str) -> None:
