@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from services.cli.model_resolve import resolve_model
+from services.cli.model_store import ModelStore
+from services.cli.paths import cache_dir
+
 THREADS_OF_BOTH_CORES: Mapping[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
@@ -22,6 +26,11 @@ STOCK_PIPELINE: Mapping[str, str] = {
     "VLLM_CPU_OMP_THREADS_BIND": "0|1",
 }
 """Stock vLLM with two pipeline stages, one core each."""
+
+
+def model_folder(model: str) -> Path:
+    """Where the checkpoint of a name that the model store knows, or of a path, lies."""
+    return Path(resolve_model(model, ModelStore(cache_dir()), lambda _: None))
 
 
 def fast_dtype() -> str:

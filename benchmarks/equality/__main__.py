@@ -17,11 +17,8 @@ from benchmarks.forerun_run import generate
 from benchmarks.plain_vllm import PlainVllm
 from benchmarks.prompts import varied_prompts
 from benchmarks.report import Figure, write_report
-from benchmarks.systems import THREADS_OF_BOTH_CORES, engine_args, forerun_config
+from benchmarks.systems import THREADS_OF_BOTH_CORES, engine_args, forerun_config, model_folder
 from services.cli.background import BackgroundSystem
-from services.cli.model_resolve import resolve_model
-from services.cli.model_store import ModelStore
-from services.cli.paths import cache_dir
 from services.client.client import ForerunClient
 
 AT_A_TIME = 8
@@ -35,7 +32,7 @@ console = Console(stderr=True)
 def main() -> None:
     """Runs both precisions, each with a report of its own; exit code 1 when a float32 token differs."""
     options = _options()
-    model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
+    model = model_folder(options.model)
     differing = 0.0
     for dtype, count in (("float32", options.prompts), ("bfloat16", options.bfloat16_prompts)):
         if not count:

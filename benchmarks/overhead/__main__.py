@@ -18,11 +18,15 @@ from benchmarks.forerun_run import decode_throughput, generate, scrape
 from benchmarks.plain_vllm import PlainVllm
 from benchmarks.prompts import short_prompts
 from benchmarks.report import Figure, write_report
-from benchmarks.systems import STOCK_PIPELINE, THREADS_OF_BOTH_CORES, engine_args, fast_dtype, forerun_config
+from benchmarks.systems import (
+    STOCK_PIPELINE,
+    THREADS_OF_BOTH_CORES,
+    engine_args,
+    fast_dtype,
+    forerun_config,
+    model_folder,
+)
 from services.cli.background import BackgroundSystem
-from services.cli.model_resolve import resolve_model
-from services.cli.model_store import ModelStore
-from services.cli.paths import cache_dir
 from services.cli.units import UnitKind
 from services.client.client import ForerunClient
 
@@ -45,7 +49,7 @@ Values = dict[str, list[float]]
 def main() -> None:
     """Runs both parts and writes the report."""
     options = _options()
-    model = Path(resolve_model(options.model, ModelStore(cache_dir()), lambda _: None))
+    model = model_folder(options.model)
     values: Values = defaultdict(list)
     parts = [part for stages, part in ((1, _one_stage), (2, _two_stages)) if stages in options.stages]
     with Progress() as progress:

@@ -17,11 +17,8 @@ from rich.progress import Progress
 from benchmarks.report import Figure, write_report
 from benchmarks.sp_synthetic.batch_run import Measured, Replica, connect
 from benchmarks.sp_synthetic.devices import Split, splits
-from benchmarks.systems import forerun_config
+from benchmarks.systems import forerun_config, model_folder
 from services.cli.background import BackgroundSystem
-from services.cli.model_resolve import resolve_model
-from services.cli.model_store import ModelStore
-from services.cli.paths import cache_dir
 from services.cli.units import UnitKind
 from services.common.config import TelemetryConfig
 from services.common.logs import setup_logging
@@ -104,7 +101,7 @@ async def _start(stack: AsyncExitStack, split: Split, stages: int) -> Replica:
 
 def _config(split: Split, stages: int) -> dict[str, Any]:
     # Of the model only the shape of the KV cache and the vocabulary matter.
-    model = Path(resolve_model("smollm2-135m", ModelStore(cache_dir()), lambda _: None))
+    model = model_folder("smollm2-135m")
     config = forerun_config(
         model, stages, "float32", enable_prefix_caching=False, max_num_seqs=max(BATCH_TOKENS), max_model_len=1024
     )

@@ -8,8 +8,9 @@ from dataclasses import astuple, dataclass
 
 from benchmarks.paper_shape.devices import L40S, LLAMA_70B, Assumptions, Cluster, ModelShape
 from benchmarks.paper_shape.profiles import make_profile
+from services.common.acceptance_curve import AcceptanceCurve
 from services.common.latency_profile import LatencyProfile
-from services.scheduler.sp_cost_model import AcceptanceCurve, Prediction, predict
+from services.scheduler.sp_cost_model import Prediction, predict
 from services.scheduler.sp_profile import SplitProfile
 
 DRAFT_VOCABULARY = 16384

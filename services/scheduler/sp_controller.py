@@ -6,12 +6,13 @@ of either kind teach both; acceptance is a moving average over verdicts. Where n
 short probe refreshes it. (Own derivation: the paper profiles before it serves.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from services.common.acceptance_curve import AcceptanceCurve
 from services.scheduler.sp_cost_model import predict
-from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline
+from services.scheduler.sp_pipeline import Pipeline, together
 
 DECIDE_EVERY_STEPS = 16
 """A decision holds for so many steps: each change lets the pipeline run dry once."""
@@ -138,10 +139,6 @@ class SpController:
     def _tokens_per_s(self, batch: int, *, ahead: bool) -> float:
         first, *others = self._model
         if ahead:
-            latencies = (_sum(first.at, self._draft.at), *(line.at for line in others))
+            latencies = (together(first.at, self._draft.at), *(line.at for line in others))
             return predict(Pipeline(latencies), batch, AcceptanceCurve((self._acceptance,))).tokens_per_s
         return predict(Pipeline((first.at, *(line.at for line in others)), len(self._model)), batch).tokens_per_s
-
-
-def _sum(one: Callable[[float], float], other: Callable[[float], float]) -> Callable[[float], float]:
-    return lambda rows: one(rows) + other(rows)

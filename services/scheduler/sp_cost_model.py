@@ -24,7 +24,8 @@ confident of a step are the least confident of all.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline, StaleRows
+from services.common.acceptance_curve import AcceptanceCurve
+from services.scheduler.sp_pipeline import Pipeline, StaleRows
 
 DROP_GRID = tuple(percent / 100 for percent in range(0, 55, 5))
 """Shares of drafts to drop that are worth trying; the paper uses 0.15 to 0.3."""

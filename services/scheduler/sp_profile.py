@@ -5,10 +5,11 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from services.common.acceptance_curve import AcceptanceCurve
 from services.common.config import ConfigModel
 from services.common.config_file import load_config
 from services.common.latency_profile import LatencyProfile
-from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline, StaleRows
+from services.scheduler.sp_pipeline import Latency, Pipeline, StaleRows, together
 
 
 class SplitProfile(ConfigModel):
@@ -67,10 +68,9 @@ class SplitProfile(ConfigModel):
 
     def pipeline(self) -> Pipeline:
         """As the cost model takes it."""
-        stages = [stage.at for stage in self.stages]
+        stages: list[Latency] = [stage.at for stage in self.stages]
         if self.draft is not None:
-            alone, draft = stages[self.pp - 1], self.draft.at
-            stages[self.pp - 1] = lambda rows: alone(rows) + draft(rows)
+            stages[self.pp - 1] = together(stages[self.pp - 1], self.draft.at)
         return Pipeline(tuple(stages), self.pp, self.hop_ms, self.stale_rows)
 
 

@@ -9,7 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from services.scheduler.sp_pipeline import AcceptanceCurve, Pipeline, StaleRows
+from services.common.acceptance_curve import AcceptanceCurve
+from services.scheduler.sp_pipeline import Pipeline, StaleRows
 
 
 @dataclass(frozen=True, slots=True)

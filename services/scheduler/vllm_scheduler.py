@@ -86,8 +86,11 @@ class ForerunScheduler(Scheduler):
         self._micro_batch.set(limit)
         ready = [request for request in decoding if request.num_computed_tokens < request.num_tokens]
         for request in ready[limit:]:
-            # schedule() counts the step up first; eligible again one step later.
-            request.next_decode_eligible_step = self.current_step + 2
+            self._skip_next_step(request)
+
+    def _skip_next_step(self, request: Request) -> None:
+        # schedule() counts the step up first; eligible again one step later.
+        request.next_decode_eligible_step = self.current_step + 2
 
     def _note_admitted(self, output: SchedulerOutput) -> None:
         traceparents = {}

@@ -88,8 +88,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         """Requests that may not speculate wait for their verified token; a crowd that does is not split."""
         for request in self.running:
             if request.num_output_placeholders > 0 and not self._may_speculate(request):
-                # schedule() counts the step up first; eligible again one step later.
-                request.next_decode_eligible_step = self.current_step + 2
+                self._skip_next_step(request)
         if not self._reason.speculates:
             super()._hold_back()
 

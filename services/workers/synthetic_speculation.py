@@ -6,8 +6,8 @@ import torch
 from forerun.stage.v1 import service_pb2 as pb
 from vllm.v1.core.sched.output import SchedulerOutput
 
+from services.common.acceptance_curve import AcceptanceCurve
 from services.common.errors import ConfigError
-from services.scheduler.sp_pipeline import AcceptanceCurve
 from services.workers.kept_drafts import KeptDrafts
 from services.workers.kv_books import planned_rows
 from services.workers.place import StagePlace

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from services.scheduler.sp_pipeline import AcceptanceCurve
+from services.common.acceptance_curve import AcceptanceCurve
 
 _STATE_BITS = 63
 """A state fits into a signed 64-bit integer, so that it can travel as a tensor."""

@@ -17,9 +17,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from services.common.errors import ConfigError
 from services.workers.draft_adapter.files import load_adapter
 from services.workers.kept_drafts import KeptDrafts
-from services.workers.sampling_noise import request_seed, token_seed
 from services.workers.target_weights import TargetWeights
 from services.workers.vllm_draft_layers import DraftLayers
+from services.workers.vllm_shared_noise import TokenSeeds
 
 
 class Drafter:
@@ -30,7 +30,7 @@ class Drafter:
         adapter, tensors = load_adapter(folder)
         adapter.check_target(config.model_config.hf_config)
         self._runner = runner
-        self._generation = generation
+        self._seeds = TokenSeeds(runner, generation)
         _, layers = config.model_config.get_layers_start_end_indices(config.parallel_config)
         if layers != adapter.exit_layer:
             raise ConfigError(
@@ -74,7 +74,7 @@ class Drafter:
             if not ids:
                 return []
             logits = self._layers.logits(stream[ends])
-            tokens = self._choose(logits, rows, [self._output_index(plan, id_) for id_ in ids])
+            tokens = self._choose(plan, logits, rows)
             confidence = torch.softmax(logits, dim=-1).amax(dim=-1)
         drafts = [
             pb.Draft(request_id=id_, token_id=token, confidence=probability)
@@ -94,7 +94,7 @@ class Drafter:
                 ends.append(end - 1)
         return ids, rows, ends
 
-    def _choose(self, logits: torch.Tensor, rows: list[int], output_indices: list[int]) -> torch.Tensor:
+    def _choose(self, plan: SchedulerOutput, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """The drafted token ids, [rows]: the likeliest, or drawn with the noise that the sampler will use."""
         batch = self._runner.input_batch
         chosen = self._layers.d2t[logits.argmax(dim=-1)]
@@ -104,17 +104,9 @@ class Drafter:
         temperature = torch.tensor([float(batch.temperature_cpu[rows[index]]) for index in drawn]).unsqueeze(-1)
         scores = logits.new_full((len(drawn), batch.vocab_size), float("-inf"))
         scores[:, self._layers.d2t] = logits[drawn] / temperature.to(logits.device)
-        seeds = [self._seed(batch.req_ids[rows[index]], output_indices[index]) for index in drawn]
+        seeds = [self._seeds.of(plan, batch.req_ids[rows[index]]) for index in drawn]
         chosen[drawn] = draw(scores, seeds)
         return chosen
-
-    def _seed(self, request_id: str, output_index: int) -> int:
-        sampling = self._runner.requests[request_id].sampling_params
-        return token_seed(request_seed(sampling.seed, request_id, self._generation), output_index)
-
-    def _output_index(self, plan: SchedulerOutput, request_id: str) -> int:
-        state = self._runner.requests[request_id]
-        return int(state.num_computed_tokens + plan.num_scheduled_tokens[request_id] - state.num_prompt_tokens)
 
 
 def draw(scores: torch.Tensor, seeds: list[int]) -> torch.Tensor:

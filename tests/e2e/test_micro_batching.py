@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from services.scheduler.vllm_scheduler import ForerunScheduler
+from tests.e2e.schedules import Configs, build_scheduler, events, stage_configs
 
 BLOCK_SIZE = 16
 BLOCKS = 65
@@ -30,15 +27,7 @@ class Pipeline:
     """The scheduler and ``stages`` steps in flight over a model that says token 7 to everything."""
 
     def __init__(self, config: Any, stages: int) -> None:
-        config.cache_config.num_gpu_blocks = BLOCKS
-        spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32)
-        self.scheduler = ForerunScheduler(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK_SIZE,
-            log_stats=False,
-        )
+        self.scheduler = build_scheduler(ForerunScheduler, config, BLOCKS)
         self.stages = stages
         self.in_flight: deque[SchedulerOutput] = deque()
         self.decodes_per_step: list[tuple[int, int]] = []
@@ -77,34 +66,16 @@ class Pipeline:
 
 
 @pytest.fixture(scope="module")
-def configs(model_path: Path) -> dict[int, Any]:
-    """vLLM configurations for one to four stages; building one costs seconds."""
-    forerun = {"replica_id": "r", "generation": 1, "address": "127.0.0.1:1", "ledger": {}, "telemetry": {}}
-    return {
-        stages: EngineArgs(
-            model=str(model_path),
-            pipeline_parallel_size=stages,
-            distributed_executor_backend="mp",
-            max_model_len=512,
-            max_num_batched_tokens=64,
-            max_num_seqs=8,
-            block_size=BLOCK_SIZE,
-            enable_prefix_caching=False,
-            additional_config={"forerun": forerun},
-        ).create_engine_config()
-        for stages in (1, 2, 3, 4)
-    }
-
-
-EVENTS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.integers(1, 150), st.integers(1, 40)),
-        st.tuples(st.just("turn"), st.integers(1, 6), st.just(0)),
-        st.tuples(st.just("abort"), st.integers(0, 30), st.just(0)),
-    ),
-    min_size=1,
-    max_size=40,
-)
+def configs(model_path: Path) -> Configs:
+    return stage_configs(
+        model_path,
+        (1, 2, 3, 4),
+        {},
+        max_model_len=512,
+        max_num_batched_tokens=64,
+        block_size=BLOCK_SIZE,
+        enable_prefix_caching=False,
+    )
 
 
 @pytest.mark.timeout(300)
@@ -113,9 +84,9 @@ EVENTS = st.lists(
     max_examples=150,
     suppress_health_check=[HealthCheck.too_slow],
 )
-@given(stages=st.integers(1, 4), events=EVENTS)
+@given(stages=st.integers(1, 4), events=events(longest_prompt=150, most_tokens=40))
 def test_every_request_ends_no_block_leaks_and_no_step_takes_more_than_its_share(
-    configs: dict[int, Any], stages: int, events: list[tuple[str, int, int]]
+    configs: Configs, stages: int, events: list[tuple[str, int, int]]
 ) -> None:
     pipeline = Pipeline(configs[stages], stages)
     wanted: dict[str, int] = {}
@@ -143,7 +114,7 @@ def test_every_request_ends_no_block_leaks_and_no_step_takes_more_than_its_share
         assert scheduled <= math.ceil(decoding / stages)
 
 
-def test_a_crowd_is_split_over_the_stages_and_stays_split(configs: dict[int, Any]) -> None:
+def test_a_crowd_is_split_over_the_stages_and_stays_split(configs: Configs) -> None:
     pipeline = Pipeline(configs[2], 2)
     for index in range(8):
         pipeline.add(f"r{index}", 4, 50)

@@ -5,19 +5,16 @@ from random import Random
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from services.scheduler.sp_controller import Reason, SpController
 from services.scheduler.vllm_sp_scheduler import SpScheduler
+from tests.e2e.schedules import Configs, build_scheduler, events, stage_configs
 from tests.e2e.sp_pipeline import STOP_TOKEN, SpPipeline, reference
 
 BLOCK_SIZE = 4
@@ -27,54 +24,21 @@ BLOCKS = 41
 MAX_MODEL_LEN = 120
 
 
-class Configs(dict[int, Any]):
-    """By number of stages."""
-
-    def __repr__(self) -> str:
-        # vLLM's own configurations cannot all be printed, which hypothesis does when a test fails.
-        return "Configs"
-
-
 @pytest.fixture(scope="module")
 def configs(model_path: Path) -> Configs:
-    """vLLM configurations for two to four stages; building one costs seconds."""
-    forerun = {
-        "replica_id": "r",
-        "generation": 1,
-        "address": "127.0.0.1:1",
-        "ledger": {},
-        "telemetry": {},
-        "speculation": {"draft_adapter": "none", "mode": "always"},
-    }
-    return Configs(
-        (
-            stages,
-            EngineArgs(
-                model=str(model_path),
-                pipeline_parallel_size=stages,
-                distributed_executor_backend="mp",
-                max_model_len=MAX_MODEL_LEN,
-                max_num_batched_tokens=32,
-                max_num_seqs=8,
-                block_size=BLOCK_SIZE,
-                enable_prefix_caching=True,
-                additional_config={"forerun": forerun},
-            ).create_engine_config(),
-        )
-        for stages in (2, 3, 4)
+    return stage_configs(
+        model_path,
+        (2, 3, 4),
+        {"speculation": {"draft_adapter": "none", "mode": "always"}},
+        max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=32,
+        block_size=BLOCK_SIZE,
+        enable_prefix_caching=True,
     )
 
 
 def pipeline(config: Any, stages: int, seed: int, hit: float, drop: float) -> SpPipeline:
-    config.cache_config.num_gpu_blocks = BLOCKS
-    spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32)
-    scheduler = SpScheduler(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK_SIZE,
-        log_stats=False,
-    )
+    scheduler = build_scheduler(SpScheduler, config, BLOCKS)
     init_none_hash(sha256)
     hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
     return SpPipeline(scheduler, stages, BLOCK_SIZE, Random(seed), hit, drop, hasher)
@@ -92,22 +56,11 @@ class Fickle(SpController):
         return Reason.DOES_NOT_PAY if self._random.random() < self._off else Reason.PAYS
 
 
-EVENTS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.integers(1, 60), st.integers(1, 30)),
-        st.tuples(st.just("turn"), st.integers(1, 8), st.just(0)),
-        st.tuples(st.just("abort"), st.integers(0, 30), st.just(0)),
-    ),
-    min_size=1,
-    max_size=40,
-)
-
-
 @pytest.mark.timeout(600)
 @settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(
     stages=st.integers(2, 4),
-    events=EVENTS,
+    events=events(longest_prompt=60, most_tokens=30),
     seed=st.integers(0, 2**32),
     hit=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
     drop=st.sampled_from([0.0, 0.0, 0.25, 0.7]),

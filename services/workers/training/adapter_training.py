@@ -14,6 +14,7 @@ from pathlib import Path
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.files import D2T, save_adapter
 from services.workers.draft_adapter.torch_adapter import DraftHead
+from services.workers.target_weights import TargetWeights
 from services.workers.training.agreement import AgreementReport, measure_agreement
 from services.workers.training.answer_shards import Answer, AnswerShards
 from services.workers.training.answers import AnswerOptions, Target, generate_answers
@@ -25,7 +26,7 @@ from services.workers.training.prompt import read_prompts, write_prompts
 from services.workers.training.prompt_set import build_prompts
 from services.workers.training.provenance import Part, Provenance, config_sha256
 from services.workers.training.states import compute_states
-from services.workers.training.target_model import final_norm_and_head, target_config
+from services.workers.training.target_model import target_config
 from services.workers.training.trainer import Trainer, TrainOptions, plan
 from services.workers.training.training_data import TrainingData
 from services.workers.training.wheels import Download, fetch_wheels
@@ -125,8 +126,8 @@ class AdapterTraining:
         data = self._data(exit_layer)
         in_training = (sequence.answer for sequence in data.part("train"))
         d2t = choose_draft_vocabulary(in_training, config.draft_vocab_size, config.vocab_size)
-        norm, rows = final_norm_and_head(options.model)
-        head = DraftHead(norm, rows[d2t].clone(), config.rms_norm_eps)
+        target = TargetWeights(str(options.model))
+        head = DraftHead(target.final_norm().float(), target.head_rows(d2t).float(), config.rms_norm_eps)
         checkpoint = self._work / "checkpoints" / f"exit-{exit_layer:02d}-{options.draft_vocab_size}.pt"
         trainer, batches = Trainer(config, head, d2t, training, checkpoint), plan(data, training)
         self._listen.step(f"train exit {exit_layer}", len(batches))

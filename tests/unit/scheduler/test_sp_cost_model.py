@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.acceptance_curve import AcceptanceCurve
 from services.scheduler.sp_cost_model import (
     Speculation,
     batch_recurrence,
@@ -12,7 +13,7 @@ from services.scheduler.sp_cost_model import (
     predict,
     rows_per_step,
 )
-from services.scheduler.sp_pipeline import AcceptanceCurve, Latency, Pipeline, StaleRows
+from services.scheduler.sp_pipeline import Latency, Pipeline, StaleRows
 from services.scheduler.sp_simulation import simulate
 
 BATCH = 64

@@ -5,7 +5,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from services.scheduler.sp_pipeline import AcceptanceCurve
+from services.common.acceptance_curve import AcceptanceCurve
 from services.workers.synthetic_text import RecordedDrafts, next_token, reference_answer, text_state
 
 VOCABULARY = 259

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from services.workers.draft_adapter.files import D2T, load_adapter
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
+from services.workers.target_weights import TargetWeights
 from services.workers.training.adapter_training import AdapterOptions, AdapterTraining
 from services.workers.training.agreement import measure_agreement
 from services.workers.training.answer_shards import AnswerShards
@@ -20,7 +21,7 @@ from services.workers.training.draft_vocabulary import choose_draft_vocabulary, 
 from services.workers.training.evaluation import evaluate
 from services.workers.training.prompt import Message, Prompt, Split, write_prompts
 from services.workers.training.states import compute_states
-from services.workers.training.target_model import TargetLayers, final_norm_and_head
+from services.workers.training.target_model import TargetLayers
 from services.workers.training.trainer import TrainOptions
 from services.workers.training.training_data import TrainingData, in_batches, load_batch
 from tests.support.small_adapter import make_config
@@ -163,7 +164,8 @@ def test_the_states_are_the_residual_streams_of_the_whole_model(model: Path) -> 
 
 def test_the_norm_and_the_head_are_the_targets(model: Path) -> None:
     whole = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32)
-    norm, rows = final_norm_and_head(model)
+    target = TargetWeights(str(model))
+    norm, rows = target.final_norm(), target.head_rows(torch.arange(whole.config.vocab_size))
     ids = torch.arange(6)[None]
     last = whole.get_decoder().layers[-1]
     caught: list[torch.Tensor] = []
@@ -235,8 +237,8 @@ def test_the_draft_vocabulary_is_the_most_used_tokens(data: TrainingData) -> Non
 def test_evaluation_packs_without_changing_what_is_drafted(model: Path, data: TrainingData) -> None:
     held_out = data.part("held_out")
     d2t = choose_draft_vocabulary((each.answer for each in data.part("train")), 64, 259)
-    norm, rows = final_norm_and_head(model)
-    head = DraftHead(norm, rows[d2t], 1e-5)
+    target = TargetWeights(str(model))
+    head = DraftHead(target.final_norm(), target.head_rows(d2t), 1e-5)
     torch.manual_seed(0)
     config = make_config(exit_layer=EXIT, draft_vocab_size=64).model_copy(
         update={"hidden_size": 64, "head_dim": 16, "vocab_size": 259}

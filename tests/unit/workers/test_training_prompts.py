@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from services.common.file_digest import file_digest
 from services.workers.training import wheels as wheels_module
 from services.workers.training.prompt import (
     HELD_OUT_PERCENT,
@@ -73,7 +74,7 @@ def test_a_source_that_runs_short_is_not_made_up_for_by_others() -> None:
 def small_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataWheel:
     path = tmp_path / "source.whl"
     path.write_bytes(b"a wheel")
-    wheel = DataWheel("small", "small==1", wheels_module._sha256(path), {"set": "MIT"})
+    wheel = DataWheel("small", "small==1", file_digest(path), {"set": "MIT"})
     monkeypatch.setattr(wheels_module, "DATA_WHEELS", (wheel,))
     return wheel
 
