@@ -76,6 +76,9 @@ def _engine(model: Path, options: AnswerOptions) -> Any:
             model=str(model),
             dtype=options.dtype,
             enforce_eager=True,
+            # On a CPU, vLLM 0.32 fails on a seeded request whose prompt is prefilled in pieces.
+            enable_chunked_prefill=False,
+            max_num_batched_tokens=4 * (options.max_prompt_tokens + options.max_answer_tokens),
             max_model_len=options.max_prompt_tokens + options.max_answer_tokens,
             max_num_seqs=options.batch,
             kv_cache_memory_bytes=options.kv_cache_bytes,
