@@ -14,8 +14,6 @@ import pytest
 from forerun.inference.v1 import generation_pb2, sampling_pb2
 from forerun.inference.v1 import service_pb2 as pb
 from forerun.inference.v1 import service_pb2_grpc as pb_grpc
-from google.protobuf import descriptor_pool, message_factory
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from services.client import ForerunClient, Started
 from services.common.outcome import Outcome
@@ -283,23 +281,3 @@ async def test_api_keys(fleet: Fleet) -> None:
         assert (await client.list_replicas()).replicas
     # Health needs no key: an orchestrator has none.
     await eventually(router.is_serving)
-
-
-async def test_a_client_made_from_reflection_alone_streams(shared: tuple[SchedulerProcess, RouterProcess]) -> None:
-    def stream() -> list[Any]:
-        with grpc.insecure_channel(shared[1].address) as channel:
-            database = ProtoReflectionDescriptorDatabase(channel)
-            assert SERVICE in database.get_services()
-            pool = descriptor_pool.DescriptorPool(database)
-            method = pool.FindServiceByName(SERVICE).FindMethodByName("Generate")
-            request_class = message_factory.GetMessageClass(method.input_type)
-            response_class = message_factory.GetMessageClass(method.output_type)
-            call = channel.unary_stream(
-                GENERATE,
-                request_serializer=request_class.SerializeToString,
-                response_deserializer=response_class.FromString,
-            )
-            request = request_class(tokens={"ids": [1, 2]}, sampling={"max_tokens": 3, "ignore_eos": True})
-            return [response.WhichOneof("event") for response in call(request, timeout=10)]
-
-    assert await asyncio.to_thread(stream) == ["started", "delta", "delta", "delta", "finished"]
