@@ -71,6 +71,10 @@ class SchedulerConfig(ConfigModel):
     layer_partition: list[int] = Field(default_factory=list)
     """Layers of each pipeline stage, first to last, for example [17, 13]. Empty: split evenly. The last stage also
     carries the LM head, so it often does best with fewer."""
+    micro_batching: bool = True
+    """With several stages: decoding requests form one micro-batch for each, which the stages work on in turn. False:
+    they form one batch, and while one stage works on it the others wait. Pays where a step's time hardly depends on its
+    rows. A replica that speculates splits its crowd whenever it does not speculate, so it must be true there."""
     run_ahead: bool = False
     """With one stage: plan its next step while it computes this one. Hides planning and the wire behind the model, and
     pays where these have cores of their own (GPUs); on a CPU that computes with all cores, tokens leave later."""
@@ -134,6 +138,8 @@ class SchedulerConfig(ConfigModel):
             raise ValueError(f"run_ahead: is for one stage, there are {len(self.stages)}; several speculate instead")
         if self.speculation and len(self.stages) < 2:
             raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
+        if self.speculation and not self.micro_batching:
+            raise ValueError("micro_batching: must be true with speculation, which falls back to it; remove either")
         if self.stages and self.engine == "fake":
             raise ValueError("stages: the fake engine has none; remove them or set engine: vllm")
         return self

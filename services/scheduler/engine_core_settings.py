@@ -37,6 +37,8 @@ class EngineCoreSettings(ConfigModel):
     layer_partition: list[int] = Field(default_factory=list)
     """Layers of each stage, first to last; empty: split evenly. The last stage also carries the LM head, so it
     often does best with fewer."""
+    micro_batching: bool = True
+    """False: all decoding requests form one batch, however many stages there are."""
     speculation: SpeculationConfig | None = None
     """How the replica speculates across its stages; None: it does not."""
     stage_tls: ClientTlsConfig | None = None

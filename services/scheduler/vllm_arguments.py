@@ -48,6 +48,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         stages=config.stages,
         rendezvous=config.rendezvous or "",
         layer_partition=config.layer_partition,
+        micro_batching=config.micro_batching,
         speculation=config.speculation,
         stage_tls=config.stage_tls,
         stage_allow_plaintext=config.stage_allow_plaintext,

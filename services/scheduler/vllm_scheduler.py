@@ -40,7 +40,7 @@ class ForerunScheduler(Scheduler):
         self._publish()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """vLLM's schedule over at most one micro-batch of decodes."""
+        """vLLM's schedule over at most one micro-batch of decodes (all of them without micro-batching)."""
         if self._stages > 1:
             self._hold_back()
         output = super().schedule(throttle_prefills)
@@ -79,13 +79,16 @@ class ForerunScheduler(Scheduler):
 
         vLLM would put all ready requests into one batch; the other stages would then idle until it comes back. Once
         split, the batches return one after the other and stay apart by themselves; this only evens them out again
-        as requests come and go.
+        as requests come and go. Without micro-batching it is the other way round: whoever is back early waits until
+        all are, since batches that once came apart would stay apart.
         """
         decoding = [request for request in self.running if not request.is_prefill_chunk]
-        limit = math.ceil(len(decoding) / self._stages)
-        self._micro_batch.set(limit)
         ready = [request for request in decoding if request.num_computed_tokens < request.num_tokens]
-        for request in ready[limit:]:
+        batches = self._stages if self._settings.micro_batching else 1
+        limit = math.ceil(len(decoding) / batches)
+        self._micro_batch.set(limit)
+        is_apart = batches == 1 and len(ready) < limit
+        for request in ready[0 if is_apart else limit :]:
             self._skip_next_step(request)
 
     def _skip_next_step(self, request: Request) -> None:

@@ -5,6 +5,7 @@ The engine's own loop is imitated: up to ``stages`` steps in flight, outputs app
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,14 @@ class Pipeline:
 
 @pytest.fixture(scope="module")
 def configs(model_path: Path) -> Configs:
+    return make_configs(model_path, (1, 2, 3, 4))
+
+
+def make_configs(model: Path, stages: Iterable[int], **forerun: Any) -> Configs:
     return stage_configs(
-        model_path,
-        (1, 2, 3, 4),
-        {},
+        model,
+        stages,
+        forerun,
         max_model_len=512,
         max_num_batched_tokens=64,
         block_size=BLOCK_SIZE,
@@ -123,3 +128,15 @@ def test_a_crowd_is_split_over_the_stages_and_stays_split(configs: Configs) -> N
     busy = [scheduled for scheduled, decoding in pipeline.decodes_per_step[6:60] if decoding == 8]
     assert busy
     assert set(busy) == {4}, "both micro-batches carry half of the crowd in every step"
+
+
+def test_without_micro_batching_a_crowd_that_came_apart_forms_one_batch(model_path: Path) -> None:
+    pipeline = Pipeline(make_configs(model_path, [2], micro_batching=False)[2], 2)
+    for index in range(8):
+        pipeline.add(f"r{index}", 4, 30)
+        pipeline.turn()
+    for _ in range(60):
+        pipeline.turn()
+    steps = [scheduled for scheduled, decoding in pipeline.decodes_per_step if decoding == 8]
+    assert set(steps[4:]) == {0, 8}, "a step takes all, and the next waits for it"
+    assert all(count == 30 for count in pipeline.tokens.values())

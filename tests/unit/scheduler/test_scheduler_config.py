@@ -22,6 +22,10 @@ from services.scheduler.engine_core_settings import EngineCoreSettings
         ({"replica_id": "no spaces"}, "replica_id"),
         ({"no_such_field": 1}, "no_such_field"),
         ({"server": {"listen": "0.0.0.0:1"}}, "advertise"),
+        (
+            {"stages": [["h:1"], ["h:2"]], "speculation": {"draft_adapter": "a"}, "micro_batching": False},
+            "micro_batching: must be true",
+        ),
     ],
 )
 def test_refused(values: dict[str, object], problem: str) -> None:
