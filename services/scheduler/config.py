@@ -69,8 +69,9 @@ class SchedulerConfig(ConfigModel):
     """host:port of each stage process: one row a pipeline stage, one column a tensor-parallel rank. Empty: vLLM's
     own executor runs the model beside the engine core, for a single device."""
     layer_partition: list[int] = Field(default_factory=list)
-    """Layers of each pipeline stage, first to last, for example [17, 13]. Empty: split evenly. The last stage also
-    carries the LM head, so it often does best with fewer."""
+    """Layers of each pipeline stage, first to last, for example [17, 13]. Empty: split evenly, or with speculation the
+    first stage up to the adapter's exit and the rest evenly. The last stage also carries the LM head, so it often does
+    best with fewer."""
     micro_batching: bool = True
     """With several stages: decoding requests form one micro-batch for each, which the stages work on in turn. False:
     they form one batch, and while one stage works on it the others wait. Pays where a step's time hardly depends on its

@@ -12,8 +12,8 @@ class SpeculationConfig(ConfigModel):
     """Speculative parallelism: the first stage drafts the next token and runs ahead while later stages verify."""
 
     draft_adapter: Path
-    """Folder of the adapter that the first stage drafts with, as ``forerun train adapter`` writes it. Its exit layer
-    is the number of layers of the first stage."""
+    """Folder of the adapter that the first stage drafts with, as ``forerun train adapter`` writes it. The first stage
+    has the layers up to its exit; ``layer_partition`` may stay empty."""
     mode: Literal["auto", "always"] = "auto"
     """auto: speculate where the replica's own measurements say that it pays. always: whatever they say."""
     drop_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)

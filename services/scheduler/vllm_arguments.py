@@ -10,6 +10,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from services.common.errors import ConfigError
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.workers.draft_adapter.config import CONFIG_NAME, DraftAdapterConfig
 
 _OURS = {
     "model": "set `model` instead",
@@ -47,7 +48,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         address=address,
         stages=config.stages,
         rendezvous=config.rendezvous or "",
-        layer_partition=config.layer_partition,
+        layer_partition=layer_partition(config),
         micro_batching=config.micro_batching,
         speculation=config.speculation,
         stage_tls=config.stage_tls,
@@ -60,6 +61,20 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         engine_args_json=json.dumps(plain_arguments(config)),
         max_message_bytes=config.server.max_message_bytes,
     )
+
+
+def layer_partition(config: SchedulerConfig) -> list[int]:
+    """Layers of each stage as configured, else as the draft adapter needs them; empty: split evenly.
+
+    An adapter that only the first stage's machine has says nothing here; that stage then checks its layers itself.
+    Raises ``ConfigError`` for an adapter that does not fit the stages.
+    """
+    if config.layer_partition or config.speculation is None:
+        return config.layer_partition
+    adapter = config.speculation.draft_adapter
+    if not (adapter / CONFIG_NAME).is_file():
+        return []
+    return DraftAdapterConfig.read(adapter).layer_partition(len(config.stages))
 
 
 def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> AsyncEngineArgs:

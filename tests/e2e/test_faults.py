@@ -63,7 +63,6 @@ def system(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "replicas": [
             {
                 "pipeline_stages": 2,
-                "layer_partition": [15, 15],
                 "speculation": {"draft_adapter": str(adapter), "mode": "always"},
                 "max_queued_requests": QUEUE,
                 "engine_args": {

@@ -1,6 +1,7 @@
 """Engine arguments: what vLLM gets, what stages get, and what is refused with the field to use instead."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from services.scheduler.vllm_executor import GrpcExecutor
 from services.scheduler.vllm_run_ahead import RunAheadScheduler
 from services.scheduler.vllm_scheduler import ForerunScheduler
 from services.scheduler.vllm_sp_scheduler import SpScheduler
+from tests.support.small_adapter import make_config
 
 
 def config(**values: Any) -> SchedulerConfig:
@@ -52,6 +54,19 @@ def test_with_stages() -> None:
 )
 def test_the_scheduler_follows_from_stages_and_speculation(values: dict[str, Any], scheduler: type) -> None:
     assert scheduler_class(config(**values)) == f"{scheduler.__module__}.{scheduler.__qualname__}"
+
+
+def test_the_stages_layers_follow_from_the_adapter_unless_they_are_given(tmp_path: Path) -> None:
+    make_config(exit_layer=2).write(tmp_path)
+
+    def layers(adapter: Path, given: list[int]) -> list[int]:
+        stages = [["h:1"], ["h:2"]]
+        replica = config(stages=stages, speculation={"draft_adapter": str(adapter)}, layer_partition=given)
+        return core_settings(replica, "127.0.0.1:7", 5).layer_partition
+
+    assert layers(tmp_path, []) == [2, 4]
+    assert layers(tmp_path, [3, 3]) == [3, 3]
+    assert layers(tmp_path / "elsewhere", []) == []
 
 
 def test_without_stages_vllm_chooses_its_executor() -> None:

@@ -85,6 +85,23 @@ class DraftAdapterConfig(BaseModel):
                     f"({self.target}); train one for this model with `forerun train adapter`"
                 )
 
+    def layer_partition(self, stages: int) -> list[int]:
+        """Layers of each of ``stages`` pipeline stages: the first one's end at the exit, the others share the rest.
+
+        Where the rest is not divisible, stages before the last take one more: that one carries the LM head.
+
+        Raises:
+            ConfigError: there are more stages than layers for them.
+        """
+        rest, others = self.target_layers - self.exit_layer, stages - 1
+        if rest < others:
+            raise ConfigError(
+                f"the draft adapter's exit_layer {self.exit_layer} leaves {rest} of {self.target_layers} layers for "
+                f"{others} stages; use fewer stages or an adapter with an earlier exit"
+            )
+        share, more = divmod(rest, others)
+        return [self.exit_layer, *(share + (index < more) for index in range(others))]
+
     def write(self, folder: Path) -> None:
         """Stores it in ``folder``."""
         (folder / CONFIG_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -24,6 +24,14 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
 
 
+def test_the_stages_layers_follow_from_the_exit() -> None:
+    early, late = make_config(exit_layer=1), make_config(exit_layer=3)
+    assert [late.layer_partition(stages) for stages in (2, 3, 4)] == [[3, 3], [3, 2, 1], [3, 1, 1, 1]]
+    assert early.layer_partition(2) == [1, 5]
+    with pytest.raises(ConfigError, match=r"exit_layer 3 leaves 3 of 6 layers for 4 stages; use fewer stages"):
+        late.layer_partition(5)
+
+
 def test_weights_are_stored_in_half_the_bytes_and_token_ids_exactly(tmp_path: Path) -> None:
     config = make_config()
     save_adapter(tmp_path, config, make_tensors(config))
