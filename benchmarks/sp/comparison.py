@@ -1,0 +1,80 @@
+"""Systems taking turns: the same prompts for each, batch by batch, round by round."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.sp.systems import Run, System
+
+WARM_UP_TOKENS = 8
+LONG_ANSWERS_UP_TO = 8
+"""Beyond this batch answers are half as long: more requests average out sooner, and take longer."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts, taken in order and from the start again, so that each round and each batch has other ones."""
+
+    prompts: Sequence[Sequence[int]]
+    batches: Sequence[int]
+    tokens: int
+
+    def of(self, number: int, batch: int) -> list[Sequence[int]]:
+        """The prompts of ``batch`` in round ``number``."""
+        before = number * sum(self.batches) + sum(self.batches[: self.batches.index(batch)])
+        return [self.prompts[(before + index) % len(self.prompts)] for index in range(batch)]
+
+    def max_tokens(self, batch: int) -> int:
+        """Tokens of each answer."""
+        return self.tokens if batch <= LONG_ANSWERS_UP_TO else self.tokens // 2
+
+
+@dataclass
+class Comparison:
+    """Every run by system and batch, in the order of the rounds."""
+
+    runs: dict[tuple[str, int], list[Run]] = field(default_factory=lambda: defaultdict(list))
+
+    def throughput(self, system: str, batch: int) -> list[float]:
+        """Tokens per second, round by round."""
+        return [run.tokens_per_s for run in self.runs[system, batch]]
+
+    def ratio(self, system: str, other: str, batch: int) -> list[float]:
+        """``system`` over ``other``, round by round."""
+        pairs = zip(self.throughput(system, batch), self.throughput(other, batch), strict=True)
+        return [mine / theirs for mine, theirs in pairs]
+
+    def best(self, systems: Sequence[str], batch: int) -> str:
+        """The one with the highest median."""
+        return max(systems, key=lambda name: median(self.throughput(name, batch)))
+
+
+@asynccontextmanager
+async def started(
+    systems: Mapping[str, System], warm_up: Sequence[Sequence[int]]
+) -> AsyncIterator[Mapping[str, System]]:
+    """All systems, started one after the other and warmed up."""
+    async with AsyncExitStack() as stack:
+        for system in systems.values():
+            await stack.enter_async_context(system)
+            await system.run(warm_up, WARM_UP_TOKENS)
+        yield systems
+
+
+async def compare(
+    systems: Mapping[str, System], workload: Workload, rounds: int, advance: Callable[[], None]
+) -> Comparison:
+    """``rounds`` rounds over all batches; calls ``advance`` after each batch of each round."""
+    comparison = Comparison()
+    for number in range(rounds):
+        # Every other round the other way round, so that a machine that slows down steadily favours nobody.
+        names = list(systems) if number % 2 == 0 else list(reversed(systems))
+        for batch in workload.batches:
+            prompts = workload.of(number, batch)
+            for name in names:
+                run = await systems[name].run(prompts, workload.max_tokens(batch))
+                comparison.runs[name, batch].append(run)
+            advance()
+    return comparison
