@@ -17,13 +17,13 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from benchmarks.random_adapter import write_random_adapter
 from services.cli.background import BackgroundSystem
 from services.client.client import ForerunClient
 from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, ReplicaState, SamplingOptions
 from tests.support.forerun_up import forerun
-from tests.support.random_adapter import write_random_adapter
 
 pytestmark = pytest.mark.timeout(600)
 

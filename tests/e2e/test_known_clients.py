@@ -1,6 +1,6 @@
 """Clients that users already have run unchanged: ``vllm bench serve`` against the HTTP edge.
 
-The ``openai`` client, and a client made from reflection alone under another grpcio, are tested in the integration tests.
+The ``openai`` client, and one made from reflection alone under another grpcio, are tested in the integration tests.
 """
 
 import json

@@ -15,12 +15,12 @@ import pytest
 
 from benchmarks.forerun_run import scrape
 from benchmarks.prompts import varied_prompts
+from benchmarks.random_adapter import write_random_adapter
 from benchmarks.systems import forerun_config
 from services.cli.background import BackgroundSystem
 from services.client.client import ForerunClient
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, SamplingOptions, StructuredOutput
-from tests.support.random_adapter import write_random_adapter
 
 pytestmark = pytest.mark.timeout(900)
 
