@@ -33,6 +33,7 @@ _TASKS = (
 _CODES = (
     "Write a Python function that {task}, with a docstring and an example of its use.",
     "How do I write a JavaScript function that {task}? Please explain the code step by step.",
+    "Show me two different ways to write Python code that {task}, and compare them.",
 )
 _PEOPLE = ("Mara", "Tomas", "Ines", "Jonas", "Leila", "Pavel", "Ruth", "Samir", "Greta", "Otto", "Yuki", "Bruno")
 _MATHS = (
@@ -65,6 +66,8 @@ _READINGS = (
     "Make a list of the facts and figures in these lines.\n\n{passage}",
     "{passage}\n\nContinue this text with another paragraph in the same style.",
     "Which questions does the following text leave open, and what might the answers be?\n\n{passage}",
+    "Write a letter to the editor of the newspaper that printed this.\n\n{passage}",
+    "{passage}\n\nExplain every word in this text that a ten-year-old might not know.",
 )
 
 
@@ -92,7 +95,8 @@ def chat_prompts(model: Path) -> list[list[int]]:
 
 def _maths() -> list[str]:
     return [
-        form.format(who=who, a=7 + 3 * index, b=12 + 5 * index, c=4 + 2 * index)
+        form.format(who=who, a=7 + 3 * index + more, b=12 + 5 * index - more, c=4 + 2 * index + more)
+        for more in range(3)
         for form in _MATHS
         for index, who in enumerate(_PEOPLE)
     ]

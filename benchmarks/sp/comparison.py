@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 
 from benchmarks.sp.systems import Run, System
 
@@ -46,6 +46,18 @@ class Comparison:
         pairs = zip(self.throughput(system, batch), self.throughput(other, batch), strict=True)
         return [mine / theirs for mine, theirs in pairs]
 
+    def same_text(self, system: str, other: str, batch: int) -> list[float]:
+        """Share of answers that are equal token for token, round by round."""
+        pairs = zip(self.runs[system, batch], self.runs[other, batch], strict=True)
+        return [
+            mean(one.tokens == two.tokens for one, two in zip(mine.answers, theirs.answers, strict=True))
+            for mine, theirs in pairs
+        ]
+
+    def acceptance(self, system: str, batch: int) -> list[float]:
+        """Share of judged drafts that were right, of the rounds in which there were any."""
+        return [run.accepted / run.drafted for run in self.runs[system, batch] if run.drafted]
+
     def best(self, systems: Sequence[str], batch: int) -> str:
         """The one with the highest median."""
         return max(systems, key=lambda name: median(self.throughput(name, batch)))
@@ -53,14 +65,15 @@ class Comparison:
 
 @asynccontextmanager
 async def started(
-    systems: Mapping[str, System], warm_up: Sequence[Sequence[int]]
-) -> AsyncIterator[Mapping[str, System]]:
-    """All systems, started one after the other and warmed up."""
+    systems: Mapping[str, System], warm_up: Sequence[Sequence[int]], advance: Callable[[], None]
+) -> AsyncIterator[None]:
+    """All systems, started one after the other and warmed up; calls ``advance`` after each."""
     async with AsyncExitStack() as stack:
         for system in systems.values():
             await stack.enter_async_context(system)
             await system.run(warm_up, WARM_UP_TOKENS)
-        yield systems
+            advance()
+        yield
 
 
 async def compare(

@@ -21,7 +21,7 @@ from services.common.errors import ConfigError
 from services.workers.draft_adapter.config import DraftAdapterConfig
 
 STAGES = 2
-STAGE_KV_BYTES = 320 << 20
+STAGE_KV_BYTES = 256 << 20
 """Of each stage; one process has as much as both. Holds the largest batch, so that all systems decode the same one."""
 
 _DRAFTED, _ACCEPTED = "forerun_sp_drafted_tokens_total", "forerun_sp_accepted_tokens_total"
