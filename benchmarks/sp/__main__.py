@@ -14,6 +14,7 @@ from rich.progress import Progress
 from benchmarks.report import REPORTS, write_report
 from benchmarks.sp.benchmark import SYSTEMS, Benchmark, Options
 from benchmarks.sp.findings import Findings
+from benchmarks.sp.related import related_figures
 from benchmarks.sp.systems import read_adapter
 from benchmarks.systems import fast_dtype, model_folder
 from services.common.errors import ConfigError
@@ -34,24 +35,27 @@ def main() -> int:
     findings = Findings(details={"adapter": adapter.model_dump(mode="json"), "drop_fraction": arguments.drop_fraction})
     with Progress() as progress:
         benchmark = Benchmark(_options(arguments), adapter.target_layers, findings, progress)
-        asyncio.run(_run(benchmark, arguments.parts, findings, write=not arguments.no_report))
+        asyncio.run(_run(benchmark, arguments.parts, arguments.adapter, findings, write=not arguments.no_report))
     return 0
 
 
-async def _run(benchmark: Benchmark, parts: list[str], findings: Findings, *, write: bool) -> None:
+async def _run(benchmark: Benchmark, parts: list[str], adapter: Path, findings: Findings, *, write: bool) -> None:
     await benchmark.splits()
     for part in parts:
         await getattr(benchmark, part)()
         # After each part, so that a run that is cut off leaves what it measured.
-        _report(findings, write=write)
+        _report(findings, adapter, write=write)
 
 
-def _report(findings: Findings, *, write: bool) -> None:
-    figures = findings.figures()
+def _report(findings: Findings, adapter: Path, *, write: bool) -> None:
+    related, origins = related_figures(adapter)
+    figures = findings.figures() | related
     for key, figure in figures.items():
         print(f"{key:40} {figure.median:10.4g} {figure.unit:8}  [{figure.low:.4g}, {figure.high:.4g}]")
     if write:
-        write_report(NAME, figures, (Path(__file__).parent / "page.md").read_text(), findings.details)
+        write_report(
+            NAME, figures, (Path(__file__).parent / "page.md").read_text(), findings.details | {"related": origins}
+        )
 
 
 def _options(arguments: argparse.Namespace) -> Options:

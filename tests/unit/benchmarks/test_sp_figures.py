@@ -1,16 +1,22 @@
 """What the benchmark of speculation makes of the runs it measured."""
 
+import json
+from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from benchmarks.plain_vllm import Answer
 from benchmarks.questions import questions
+from benchmarks.report import Figure
 from benchmarks.sp.comparison import Comparison, Workload
 from benchmarks.sp.findings import Findings
 from benchmarks.sp.latency import Load, arrivals, knee, report_latency
-from benchmarks.sp.systems import Run
+from benchmarks.sp.related import related_figures
+from benchmarks.sp.systems import Run, read_adapter
 from benchmarks.sp.throughput import report_throughput
+from services.common.errors import ConfigError
 
 
 def run(tokens_per_s: float, tokens: list[int]) -> Run:
@@ -70,3 +76,24 @@ def test_questions_are_many_and_of_four_kinds_in_turn() -> None:
     everything = questions()
     assert len(set(everything)) > 250
     assert all("function" in each or "code" in each for each in everything[1::4])
+
+
+def test_figures_of_other_reports_are_repeated_with_their_origin(tmp_path: Path) -> None:
+    assert related_figures(tmp_path / "none", tmp_path) == ({}, {})
+    error = Figure.of([0.07], "ratio")
+    origin = {"git_sha": "abc", "date": "today", "command": "python -m benchmarks.planner"}
+    report = {"figures": {"planner_error_max": asdict(error), "another": {}}, "provenance": origin | {"machine": {}}}
+    (tmp_path / "planner.json").write_text(json.dumps(report))
+    (tmp_path / "report.json").write_text(json.dumps({"overall": {"share": 0.64}, "confident": {"share": 0.75}}))
+    figures, origins = related_figures(tmp_path, tmp_path)
+    assert {name: figure.median for name, figure in figures.items()} == {
+        "planner_error_max": 0.07,
+        "agreement": 0.64,
+        "agreement_top80": 0.75,
+    }
+    assert origins == {"planner": origin, "adapter": str(tmp_path)}
+
+
+def test_without_an_adapter_the_error_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="forerun train adapter"):
+        read_adapter(tmp_path / "adapter-15")
