@@ -28,6 +28,7 @@ class ForerunGroup(LazyGroup):
         LazyCommand("status", "services.cli.status", "Show what runs and whether it is well."),
         LazyCommand("trace", "services.cli.trace", "Draw one request's trace as a tree."),
         LazyCommand("ledger", "services.cli.ledger", "Show the KV ledger, or check it against the engines."),
+        LazyCommand("profile", "services.cli.profile", "Measure each split of a model on the devices here."),
         LazyCommand("plan", "services.cli.plan", "Predict which split of the devices is the fastest, and why."),
         LazyCommand("models", "services.cli.models", "Fetch and list models."),
         LazyCommand("train", "services.cli.train", "Train a draft adapter from a model's own answers."),

@@ -34,7 +34,8 @@ def plan(
     """Predict the decode throughput of every split of the devices, and pick one.
 
     A split is PP x TP x SP: pipeline stages whose micro-batches take turns (PP), devices that share each layer (TP),
-    and stages that run ahead on drafts (SP). The profile holds measured step times; the rest is arithmetic.
+    and stages that run ahead on drafts (SP). The profile holds measured step times, as `forerun profile` writes them;
+    the rest is arithmetic.
 
     \b
     Examples:
@@ -95,18 +96,22 @@ def _split_document(planned: PlannedSplit) -> dict[str, Any]:
     figures = {"tokens_per_s": prediction.tokens_per_s, **asdict(prediction)}
     if sp == 1:
         del figures["speculation"]
-    return {"pp": pp, "tp": tp, "sp": sp, **figures, "reason": planned.reason}
+    variant = {"layers": planned.split.layers, "micro_batching": planned.split.micro_batching}
+    return {"pp": pp, "tp": tp, "sp": sp, **variant, **figures, "reason": planned.reason}
 
 
 def _show(profile: Profile, plan: Plan) -> None:
     console = output_console()
-    table = Table("", "PP", "TP", "SP", "BATCH", "TOKENS/S", "STEP", "TOKENS A STEP", "WHAT BOUNDS IT", box=None)
+    table = Table(
+        "", "PP", "TP", "SP", "LAYERS", "BATCH", "TOKENS/S", "STEP", "TOKENS A STEP", "WHAT BOUNDS IT", box=None
+    )
     for planned in plan.ranked:
         prediction = planned.prediction
         is_pick = planned is plan.pick
         table.add_row(
             "->" if is_pick else "",
             *(str(part) for part in planned.split.shape),
+            "+".join(map(str, planned.split.layers)) + ("" if planned.split.micro_batching else " one batch"),
             f"{prediction.batch:g}",
             f"{prediction.tokens_per_s:.0f}",
             f"{prediction.step_ms:.1f} ms",
@@ -115,7 +120,7 @@ def _show(profile: Profile, plan: Plan) -> None:
             style="bold green" if is_pick else "",
         )
     for shape in plan.not_profiled:
-        table.add_row("", *(str(part) for part in shape), "", "", "", "", "not profiled", style="dim")
+        table.add_row("", *(str(part) for part in shape), "", "", "", "", "", "not profiled", style="dim")
     origin = f" ({profile.origin})" if profile.origin else ""
     console.print(Text(f"{profile.model} on {profile.devices} devices{origin}"))
     console.print(table)
@@ -123,11 +128,9 @@ def _show(profile: Profile, plan: Plan) -> None:
 
 
 def _verdict(plan: Plan) -> str:
-    pp, tp, sp = plan.pick.split.shape
-    pick = f"Pick: PP {pp}, TP {tp}, SP {sp}"
+    pick = f"Pick: {plan.pick.split.name}"
     if len(plan.ranked) == 1:
         return f"{pick}, the only profiled split."
     next_best = plan.ranked[1]
-    pp, tp, sp = next_best.split.shape
     lead = plan.pick.prediction.tokens_per_s / next_best.prediction.tokens_per_s - 1
-    return f"{pick}: {lead:.1%} above the next best (PP {pp}, TP {tp}, SP {sp})."
+    return f"{pick}: {lead:.1%} above the next best, {next_best.split.name}."

@@ -22,7 +22,7 @@ def draw_throughput(profile: Profile, drop: float | None, path: Path) -> None:
         stride = -(-split.kv_sequences // MAX_POINTS)
         batches = [*range(1, split.kv_sequences, stride), split.kv_sequences]
         throughput = [plan_split(split, batch, drop).prediction.tokens_per_s for batch in batches]
-        axes.plot(batches, throughput, label=f"PP {split.pp}, TP {split.tp}, SP {split.sp}", marker=".")
+        axes.plot(batches, throughput, label=split.name, marker=".")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)

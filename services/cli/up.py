@@ -68,7 +68,7 @@ def up(
     """
     if leave and prompt is None:
         raise CliError("--exit needs --prompt; without one, Ctrl-C stops the system")
-    config = load_config(_existing(file), LocalConfig, overrides or ())
+    config = load_config(existing(file), LocalConfig, overrides or ())
     run = RunDir(run_dir)
     document = read_yaml(file)
     with run.locked():
@@ -112,7 +112,8 @@ def _machine(model: str) -> Machine:
     return Machine(model, tuple(sorted(os.sched_getaffinity(0))), engine_is_cuda())
 
 
-def _existing(file: Path) -> Path:
+def existing(file: Path) -> Path:
+    """``file``. Raises ``CliError`` when there is none."""
     if not file.exists():
         raise CliError(f"{file} does not exist; name the file to start with -f (the default is {DEFAULT_FILE})")
     return file

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from services.common.config import ConfigModel
 
@@ -12,8 +12,8 @@ from services.common.config import ConfigModel
 class LatencyProfile(ConfigModel):
     """Milliseconds by rows (sequences that decode one token each in a step)."""
 
-    rows: tuple[PositiveInt, ...] = Field(min_length=2)
-    """Rising numbers of rows."""
+    rows: tuple[PositiveFloat, ...] = Field(min_length=2)
+    """Rising numbers of rows; means where the measured steps differed."""
     ms: tuple[PositiveFloat, ...]
     """Median time of a step with so many rows, in milliseconds; as many as ``rows``."""
 

@@ -12,9 +12,9 @@ Latency = Callable[[float], float]
 """Milliseconds that a stage needs for a step of so many rows (sequences that decode one token each)."""
 
 
-def together(one: Latency, other: Latency) -> Latency:
+def together(*latencies: Latency) -> Latency:
     """One after the other, for the same rows."""
-    return lambda rows: one(rows) + other(rows)
+    return lambda rows: sum(latency(rows) for latency in latencies)
 
 
 class StaleRows(StrEnum):

@@ -75,14 +75,14 @@ def _reason(split: SplitProfile, prediction: Prediction, asked: int | None) -> s
     if asked is not None and asked > split.kv_sequences:
         parts.append(f"KV holds {split.kv_sequences} of {asked} sequences")
     if max(prediction.rows) > split.profiled_rows:
-        parts.append(f"extrapolated beyond {split.profiled_rows} rows")
+        parts.append(f"extrapolated beyond {split.profiled_rows:g} rows")
     return "; ".join(parts)
 
 
 def _pace(split: SplitProfile, prediction: Prediction) -> str:
     stage = prediction.slowest_stage
     rows = f"{prediction.rows[stage]:.1f}".removesuffix(".0")
-    if prediction.is_latency_bound:
-        return f"the way around {len(prediction.rows)} stages with {rows} rows a step; no stage is always busy"
+    if prediction.is_latency_bound or not split.micro_batching:
+        return f"the way around {len(split.stages)} stages with {rows} rows a step; no stage is always busy"
     drafting = " with drafting" if stage == split.drafting_stage else ""
     return f"stage {stage}{drafting}: {prediction.stage_ms[stage]:.1f} ms for {rows} rows"

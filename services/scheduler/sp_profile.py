@@ -10,6 +10,7 @@ from services.common.config import ConfigModel
 from services.common.config_file import load_config
 from services.common.latency_profile import LatencyProfile
 from services.scheduler.sp_pipeline import Latency, Pipeline, StaleRows, together
+from services.scheduler.sp_split import Split
 
 
 class SplitProfile(ConfigModel):
@@ -21,6 +22,10 @@ class SplitProfile(ConfigModel):
     """Devices that share each layer."""
     sp: PositiveInt = 1
     """Steps of a sequence in flight at once, all but the oldest on drafts. 1: no speculation."""
+    layers: tuple[PositiveInt, ...] = ()
+    """Layers of each pipeline stage, for the reader and to tell two splits of one shape apart. Empty: not said."""
+    micro_batching: bool = True
+    """With pp above 1. False: all sequences form one batch, on which one stage works after the other."""
     stages: tuple[LatencyProfile, ...] = Field(min_length=1)
     """Each pipeline stage's time from step to step when it never waits, without drafting; pp x sp of them, in order."""
     draft: LatencyProfile | None = None
@@ -38,6 +43,10 @@ class SplitProfile(ConfigModel):
     def _check_parts(self) -> Self:
         if len(self.stages) != self.pp * self.sp:
             raise ValueError(f"pp x sp is {self.pp * self.sp} but stages has {len(self.stages)}; profile every stage")
+        if self.layers and len(self.layers) != len(self.stages):
+            raise ValueError(f"layers names {len(self.layers)} stages, there are {len(self.stages)}; give each its own")
+        if not self.micro_batching and (self.pp == 1 or self.sp > 1):
+            raise ValueError("micro_batching false is for pp above 1 and sp 1; remove it")
         speculates = self.sp > 1
         for name in ("draft", "acceptance"):
             if (getattr(self, name) is not None) != speculates:
@@ -53,7 +62,12 @@ class SplitProfile(ConfigModel):
         return self.pp, self.tp, self.sp
 
     @property
-    def profiled_rows(self) -> int:
+    def name(self) -> str:
+        """For people, as in ``PP 2, TP 1, SP 1 (17+13 layers, one batch)``."""
+        return str(Split(self.pp, self.tp, self.sp, self.layers, self.micro_batching))
+
+    @property
+    def profiled_rows(self) -> float:
         """The most rows that every stage was measured with."""
         return min(stage.rows[-1] for stage in self.stages)
 
@@ -71,6 +85,8 @@ class SplitProfile(ConfigModel):
         stages: list[Latency] = [stage.at for stage in self.stages]
         if self.draft is not None:
             stages[self.pp - 1] = together(stages[self.pp - 1], self.draft.at)
+        if not self.micro_batching:
+            return Pipeline((together(*stages),), hop_ms=len(stages) * self.hop_ms)
         return Pipeline(tuple(stages), self.pp, self.hop_ms, self.stale_rows)
 
 
@@ -88,12 +104,13 @@ class Profile(ConfigModel):
 
     @model_validator(mode="after")
     def _check_splits(self) -> Self:
-        shapes = [split.shape for split in self.splits]
-        for index, (pp, tp, sp) in enumerate(shapes):
+        names = [split.name for split in self.splits]
+        for index, split in enumerate(self.splits):
+            pp, tp, sp = split.shape
             if pp * tp * sp != self.devices:
                 raise ValueError(f"splits.{index}: pp {pp} x tp {tp} x sp {sp} must use all {self.devices} devices")
-            if (pp, tp, sp) in shapes[:index]:
-                raise ValueError(f"splits.{index}: pp {pp}, tp {tp}, sp {sp} is there twice; keep one")
+            if split.name in names[:index]:
+                raise ValueError(f"splits.{index}: {split.name} is there twice; keep one, or tell them apart by layers")
         return self
 
 

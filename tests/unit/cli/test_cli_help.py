@@ -26,7 +26,7 @@ def test_help_lists_every_command_without_importing_one() -> None:
         assert row.help in result.stdout
 
 
-PAGES = [["up"], ["generate"], ["status"], ["trace"], ["ledger", "show"], ["ledger", "check"], ["plan"],
+PAGES = [["up"], ["generate"], ["status"], ["trace"], ["ledger", "show"], ["ledger", "check"], ["profile"], ["plan"],
          ["models", "get"], ["models", "list"], ["train", "adapter"], ["version"]]  # fmt: skip
 
 

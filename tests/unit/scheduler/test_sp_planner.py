@@ -68,6 +68,8 @@ def test_noise_does_not_make_large_batches_free() -> None:
         (changed(1, stages=[{"rows": [4, 2], "ms": [1.0, 2.0]}]), ["splits.1.stages.0", "rows must rise"]),
         (changed(1, stages=[{"rows": [1, 2], "ms": [1.0]}]), ["splits.1.stages.0", "2 rows but 1 ms"]),
         (changed(1, stages=[{"rows": [1, 2], "ms": [1.0, 0.0]}]), ["splits.1.stages.0.ms.1", "greater than 0"]),
+        (changed(0, layers=[30]), ["splits.0", "layers names 1 stages, there are 2"]),
+        (changed(1, micro_batching=False), ["splits.1", "micro_batching false is for pp above 1 and sp 1; remove it"]),
         (changed(0, kv_sequence=3), ["splits.0.kv_sequence", "did you mean kv_sequences?"]),
         ({"model": "m", "devices": 2}, ["splits", "missing; add it"]),
     ],
@@ -92,6 +94,16 @@ def test_drafting_belongs_to_the_stage_where_the_first_part_of_the_model_ends() 
     fields = {**DOCUMENT["splits"][2], "pp": 2, "stages": [MEMORY_BOUND] * 4}
     pipeline = SplitProfile.model_validate(fields).pipeline()
     assert [stage(16) for stage in pipeline.stages] == [22.0, 25.0, 22.0, 22.0]
+
+
+def test_one_batch_takes_all_stages_in_turn_and_every_hop() -> None:
+    document = changed(0, layers=[15, 15], micro_batching=False, hop_ms=0.5)
+    document["splits"].append({**DOCUMENT["splits"][0], "layers": [15, 15]})
+    plan = make_plan(Profile.model_validate(document), batch=16)
+    one_batch = next(planned for planned in plan.ranked if not planned.split.micro_batching)
+    assert one_batch.split.name == "PP 2, TP 1, SP 1 (15+15 layers, one batch)"
+    assert one_batch.prediction.tokens_per_s == pytest.approx(1000 * 16 / (22.0 + 22.0 + 2 * 0.5))
+    assert one_batch.reason == "the way around 2 stages with 16 rows a step; no stage is always busy"
 
 
 def test_every_split_of_the_devices_is_listed_once() -> None:
