@@ -29,13 +29,15 @@ def main() -> int:
     arguments = _arguments()
     try:
         adapter = read_adapter(arguments.adapter)
-    except ConfigError as error:
+        findings = Findings(
+            details={"adapter": adapter.model_dump(mode="json"), "drop_fraction": arguments.drop_fraction}
+        )
+        with Progress() as progress:
+            benchmark = Benchmark(_options(arguments), adapter.target_layers, findings, progress)
+            asyncio.run(_run(benchmark, arguments.parts, arguments.adapter, findings, write=not arguments.no_report))
+    except (ConfigError, MemoryError) as error:
         print(error, file=sys.stderr)
         return 2
-    findings = Findings(details={"adapter": adapter.model_dump(mode="json"), "drop_fraction": arguments.drop_fraction})
-    with Progress() as progress:
-        benchmark = Benchmark(_options(arguments), adapter.target_layers, findings, progress)
-        asyncio.run(_run(benchmark, arguments.parts, arguments.adapter, findings, write=not arguments.no_report))
     return 0
 
 

@@ -6,8 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import mean, median
 
+import psutil
+
 from benchmarks.sp.systems import Run, System
 
+GIB_OF_A_SYSTEM = 4.1
+"""What the processes of one Forerun with two stages of SmolLM2-135M in float32 take, shared pages divided."""
 WARM_UP_TOKENS = 8
 LONG_ANSWERS_UP_TO = 8
 """Beyond this batch answers are half as long: more requests average out sooner, and take longer."""
@@ -67,13 +71,26 @@ class Comparison:
 async def started(
     systems: Mapping[str, System], warm_up: Sequence[Sequence[int]], advance: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """All systems, started one after the other and warmed up; calls ``advance`` after each."""
+    """All systems, started one after the other and warmed up; calls ``advance`` after each.
+
+    Raises ``MemoryError`` before anything is started when they would not fit.
+    """
+    _check_memory(len(systems))
     async with AsyncExitStack() as stack:
         for system in systems.values():
             await stack.enter_async_context(system)
             await system.run(warm_up, WARM_UP_TOKENS)
             advance()
         yield
+
+
+def _check_memory(systems: int) -> None:
+    needed, free = systems * GIB_OF_A_SYSTEM, psutil.virtual_memory().available / 2**30
+    if free < needed:
+        raise MemoryError(
+            f"{systems} systems at once take about {needed:.0f} GiB, {free:.0f} are free; end other programs, or name "
+            "fewer with --systems and --splits"
+        )
 
 
 async def compare(

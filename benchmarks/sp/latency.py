@@ -15,8 +15,9 @@ from benchmarks.plain_vllm import Answer
 from benchmarks.sp.findings import Findings
 from benchmarks.sp.systems import ForerunSystem
 
-LOADS = (0.5, 0.7, 0.9, 1.1)
-"""Arrival rates as shares of what the pipeline without speculation can serve."""
+LOADS = (0.5, 0.8, 1.1, 1.4)
+"""Arrival rates as shares of the pace at which the pipeline without speculation serves a crowd, whose start and end do
+not fill it; so it is full somewhat beyond 1."""
 SECONDS = 20.0
 """Of arrivals at each rate."""
 ANSWER_TOKENS = (16, 48)
