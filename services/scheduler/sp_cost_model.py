@@ -19,12 +19,20 @@ both agree where no draft is wrong.
 Nothing in this needs rows to be independent: ``q`` measured over a run gives that run's batch, also when requests
 differ. Assumed are endless sequences, stale drafts as confident as others, and batches large enough that the least
 confident of a step are the least confident of all.
+
+Steps that drop are uneven, and each waits for the fullest of the ``P`` beside it (own derivation). A step drops a set
+share of its ``R`` rows, but only the right ones among those leave a gap behind; with ``s`` the share of stale rows
+their number varies by ``V = d·R·s·(1 - s)``, and by ``u·(1 - u)`` more where ``d·R`` has a fraction ``u``, which is
+carried over to the next step. A gap lasts ``P - 1`` steps, so steps ``j`` apart share ``P - 1 - j`` terms of that, and
+the largest of ``P`` such sums exceeds their mean as that of ``P`` independent ones of variance ``V·(P + 1)/3`` does.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from services.common.acceptance_curve import AcceptanceCurve
+from services.common.expected_maximum import expected_maximum
 from services.scheduler.sp_pipeline import Pipeline, StaleRows
 
 DROP_GRID = tuple(percent / 100 for percent in range(0, 55, 5))
@@ -168,8 +176,7 @@ def predict(pipeline: Pipeline, batch: float, curve: AcceptanceCurve = ALL_WRONG
 
     A step takes as long as the slowest stage takes for its rows, or as the way around the pipeline divided by the
     steps in flight. Micro-batches of ``ceil(B/PP)`` and ``floor(B/PP)`` rows take, with a latency that is linear
-    between whole rows, the time of ``B/PP`` rows on average. Rows are taken at their mean: where drops and skipped rows
-    make steps uneven, a small batch waits a little longer than predicted.
+    between whole rows, the time of ``B/PP`` rows on average. Rows that stages skip are taken at their mean.
     """
     depth = pipeline.depth
     speculation = Speculation(depth, curve.kept(drop), drop)
@@ -177,15 +184,28 @@ def predict(pipeline: Pipeline, batch: float, curve: AcceptanceCurve = ALL_WRONG
     rows = rows_per_step(batch, speculation, pipeline)
     stage_ms = tuple(latency(count) for latency, count in zip(pipeline.stages, rows, strict=True))
     around_ms = (sum(stage_ms) + len(stage_ms) * pipeline.hop_ms) / (in_turn * depth)
+    tokens = effective_batch(batch / in_turn, speculation)
+    spread = _rows_deviation(rows[0], tokens, speculation)
+    fuller = (latency(count + spread) for latency, count in zip(pipeline.stages, rows, strict=True))
+    slowest_ms = expected_maximum(stage_ms, [more - ms for more, ms in zip(fuller, stage_ms, strict=True)])
     return Prediction(
         batch=batch,
         speculation=speculation,
-        tokens_per_step=effective_batch(batch / in_turn, speculation),
+        tokens_per_step=tokens,
         rows=rows,
         stage_ms=stage_ms,
-        step_ms=max(*stage_ms, around_ms),
-        is_latency_bound=around_ms > max(stage_ms),
+        step_ms=max(slowest_ms, around_ms),
+        is_latency_bound=around_ms > slowest_ms,
     )
+
+
+def _rows_deviation(rows: float, right: float, speculation: Speculation) -> float:
+    """Standard deviation of the rows of steps that drop, as in the module's text."""
+    if speculation.drop in (0.0, 1.0):
+        return 0.0
+    stale, dropped = 1.0 - right / rows, speculation.drop * rows
+    variance = dropped * stale * (1.0 - stale) + dropped % 1.0 * (1.0 - dropped % 1.0)
+    return math.sqrt(variance * (speculation.depth + 1) / 3)
 
 
 def choose_drop(

@@ -1,7 +1,7 @@
 """How a replica of several stages speculates (SP)."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,6 @@ class SpeculationConfig(ConfigModel):
     has the layers up to its exit; ``layer_partition`` may stay empty."""
     mode: Literal["auto", "always"] = "auto"
     """auto: speculate where the replica's own measurements say that it pays. always: whatever they say."""
-    drop_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    drop_fraction: Literal["auto"] | Annotated[float, Field(ge=0.0, lt=1.0)] = "auto"
     """The least confident fraction of each step's drafts that is dropped; a request whose draft is dropped waits for
-    its verified token instead of running ahead."""
+    its verified token instead of running ahead. auto: the one that promises most by the replica's own measurements."""

@@ -32,8 +32,12 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         super().__init__(vllm_config, *args, **kwargs)
         if vllm_config.scheduler_config.async_scheduling or self._settings.speculation is None:
             raise RuntimeError("speculative parallelism needs its settings, and vLLM's async_scheduling off")
-        self._drop_fraction = self._settings.speculation.drop_fraction
-        self._controller = SpController(self._stages, always=self._settings.speculation.mode == "always")
+        speculation = self._settings.speculation
+        self._controller = SpController(
+            self._stages,
+            always=speculation.mode == "always",
+            drop_fraction=None if speculation.drop_fraction == "auto" else speculation.drop_fraction,
+        )
         self._reason = Reason.FORCED
         self._drafted = self._counter("drafted", "Draft tokens that ran ahead.")
         self._accepted = self._counter("accepted", "Draft tokens that the verifier kept.")
@@ -45,10 +49,12 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
             ["reason"],
             registry=self._registry,
         )
-        acceptance = Gauge(
-            "forerun_sp_acceptance_ratio", "Moving share of judged drafts kept.", registry=self._registry
+        self._gauge("acceptance_ratio", "Moving share of the drafts that ran ahead and were right.").set_function(
+            lambda: self._controller.acceptance
         )
-        acceptance.set_function(lambda: self._controller.acceptance)
+        self._gauge("drop_fraction", "Share of each step's drafts that does not run ahead.").set_function(
+            lambda: self._controller.drop_fraction
+        )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """vLLM's schedule; the plan tells the first stage which inputs are its drafts, and what to draft next."""
@@ -59,7 +65,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         output.forerun_speculation = pb.Speculation(
             drafted_request_ids=_drafted_inputs(output),
             draft_request_ids=[id_ for id_ in output.num_scheduled_tokens if self._is_wanted(self.requests[id_])],
-            drop_fraction=self._drop_fraction,
+            drop_fraction=self._controller.drop_fraction,
         )
         return output
 
@@ -97,16 +103,17 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
 
         None: the step before was planned without speculating, so the first stage has left the next one's row out.
         """
-        if draft is None or draft.dropped:
-            self._dropped.inc()
-        else:
+        if draft is not None:
             is_hit = draft.token_id == request.output_token_ids[-1]
-            self._controller.observe_verdict(hit=is_hit)
-            self._drafted.inc()
-            if is_hit:
-                self._accepted.inc()
-                return
-            self._flushed.inc(request.num_in_flight_tokens)
+            self._controller.observe_draft(draft.confidence, hit=is_hit, ran=not draft.dropped)
+            if draft.dropped:
+                self._dropped.inc()
+            else:
+                self._drafted.inc()
+                if is_hit:
+                    self._accepted.inc()
+                    return
+                self._flushed.inc(request.num_in_flight_tokens)
         self._roll_back(request)
 
     def _observe(self, step: SchedulerOutput, times: list[StageTime | None] | None) -> None:
@@ -134,6 +141,9 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"forerun_sp_{name}_tokens_total", text, registry=self._registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"forerun_sp_{name}", text, registry=self._registry)
 
 
 def _drafted_inputs(output: SchedulerOutput) -> list[str]:

@@ -3,6 +3,7 @@
 import pytest
 
 from services.scheduler.sp_controller import (
+    DECIDE_EVERY_STEPS,
     LEARNING_STEPS,
     LEARNING_VERDICTS,
     PROBE_EVERY_STEPS,
@@ -32,7 +33,7 @@ class Replica:
             self.controller.observe_step(rows, times)
             if ahead:
                 for index in range(4):
-                    self.controller.observe_verdict(hit=(step * 4 + index) % 100 < acceptance * 100)
+                    self.controller.observe_draft(0.5, hit=(step * 4 + index) % 100 < acceptance * 100, ran=True)
         return reasons
 
 
@@ -79,6 +80,59 @@ def test_a_probe_that_shows_nothing_new_ends(acceptance: float, mostly: Reason, 
 def test_always_means_always() -> None:
     replica = Replica(SpController(2, always=True), ms_per_row=5.0)
     assert set(replica.run(400, 16, 0.0)) == {Reason.FORCED}
+
+
+def learn(controller: SpController, ms_per_row: float, drafts: int = 1000) -> None:
+    """Drafts that are right as often as they are confident, and stages whose rows cost ``ms_per_row``."""
+    for index in range(drafts):
+        confidence = index * 7919 % drafts / drafts
+        controller.observe_draft(confidence, hit=index * 104729 % drafts / drafts < confidence, ran=True)
+    for step in range(LEARNING_STEPS):
+        rows = 8 + step % 8
+        controller.observe_step(rows, [StageTime(10 + ms_per_row * rows, 0.0)] * 2)
+
+
+def drop_after(controller: SpController, steps: int = DECIDE_EVERY_STEPS) -> float:
+    for _ in range(steps):
+        controller.decide(16)
+    return controller.drop_fraction
+
+
+def test_drafts_are_dropped_where_rows_cost() -> None:
+    cheap, dear = SpController(2, always=True), SpController(2, always=True)
+    learn(cheap, ms_per_row=0.0)
+    learn(dear, ms_per_row=2.0)
+    assert drop_after(cheap) == 0.0
+    assert drop_after(dear) >= 0.2
+
+
+def test_a_fraction_that_is_given_is_kept() -> None:
+    controller = SpController(2, always=True, drop_fraction=0.1)
+    learn(controller, ms_per_row=2.0)
+    assert drop_after(controller) == 0.1
+
+
+def test_nothing_is_dropped_before_something_is_known() -> None:
+    controller = SpController(2, always=True)
+    learn(controller, ms_per_row=2.0, drafts=LEARNING_VERDICTS - 1)
+    assert drop_after(controller) == 0.0
+
+
+def test_the_fraction_stays_where_a_change_promises_next_to_nothing() -> None:
+    controller = SpController(2, always=True)
+    learn(controller, ms_per_row=2.0)
+    chosen = drop_after(controller)
+    for index in range(20):
+        controller.observe_draft(0.3, hit=index % 2 == 0, ran=False)
+    assert {drop_after(controller, 1) for _ in range(200)} == {chosen}
+
+
+def test_dropped_drafts_count_for_the_choice_but_not_for_the_acceptance() -> None:
+    controller = SpController(2, always=True)
+    for hit in (True, False):
+        controller.observe_draft(0.9, hit=True, ran=True)
+        controller.observe_draft(0.1, hit=hit, ran=False)
+    assert controller.acceptance == 1.0
 
 
 def test_a_line_follows_what_it_sees_and_never_falls_with_rows() -> None:
