@@ -76,6 +76,10 @@ class SchedulerConfig(ConfigModel):
     """With several stages: decoding requests form one micro-batch for each, which the stages work on in turn. False:
     they form one batch, and while one stage works on it the others wait. Pays where a step's time hardly depends on its
     rows. A replica that speculates splits its crowd whenever it does not speculate, so it must be true there."""
+    embedding: Literal["device", "host"] = "device"
+    """Where the first stage keeps the token embedding's weight. host: in the machine's memory, looked up there and the
+    rows copied over, which frees the weight's size on an accelerator; needs several stages, since the last one holds
+    the LM head. Changes nothing on a CPU."""
     run_ahead: bool = False
     """With one stage: plan its next step while it computes this one. Hides planning and the wire behind the model, and
     pays where these have cores of their own (GPUs); on a CPU that computes with all cores, tokens leave later."""
@@ -137,6 +141,8 @@ class SchedulerConfig(ConfigModel):
             )
         if self.run_ahead and len(self.stages) != 1:
             raise ValueError(f"run_ahead: is for one stage, there are {len(self.stages)}; several speculate instead")
+        if self.embedding == "host" and len(self.stages) < 2:
+            raise ValueError(f"embedding: host needs at least two pipeline stages, there are {len(self.stages)}")
         if self.speculation and len(self.stages) < 2:
             raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
         if self.speculation and not self.micro_batching:

@@ -6,7 +6,7 @@ subclass, the executor and the plugin read them back with ``EngineCoreSettings.f
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ class EngineCoreSettings(ConfigModel):
     often does best with fewer."""
     micro_batching: bool = True
     """False: all decoding requests form one batch, however many stages there are."""
+    embedding: Literal["device", "host"] = "device"
+    """Where the first stage keeps the token embedding's weight."""
     speculation: SpeculationConfig | None = None
     """How the replica speculates across its stages; None: it does not."""
     stage_tls: ClientTlsConfig | None = None

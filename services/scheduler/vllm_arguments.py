@@ -50,6 +50,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         rendezvous=config.rendezvous or "",
         layer_partition=layer_partition(config),
         micro_batching=config.micro_batching,
+        embedding=config.embedding,
         speculation=config.speculation,
         stage_tls=config.stage_tls,
         stage_allow_plaintext=config.stage_allow_plaintext,

@@ -287,6 +287,7 @@ class GrpcExecutor(Executor):
                 vllm_version=vllm_version(),
                 replica_id=settings.replica_id,
                 layer_partition=settings.layer_partition,
+                embedding_on_host=settings.embedding == "host",
                 draft_adapter="" if settings.speculation is None else str(settings.speculation.draft_adapter),
             )
             for pipeline_rank, ranks in enumerate(settings.stages)

@@ -33,6 +33,7 @@ def place_from_proto(request: pb.ConfigureRequest) -> StagePlace:
         layer_partition=tuple(request.layer_partition),
         draft_adapter=request.draft_adapter,
         generation=request.generation,
+        embedding_on_host=request.embedding_on_host,
     )
 
 

@@ -19,6 +19,8 @@ class StagePlace:
     """Folder of the draft adapter; empty: the replica does not speculate."""
     generation: int = 0
     """The scheduler generation that the stage serves."""
+    embedding_on_host: bool = False
+    """The first stage keeps the token embedding's weight in host memory."""
 
     @property
     def rank(self) -> int:
@@ -32,6 +34,11 @@ class StagePlace:
     @property
     def is_last(self) -> bool:
         return self.pipeline_rank == self.stages - 1
+
+    @property
+    def embeds_on_host(self) -> bool:
+        """Only the first stage embeds."""
+        return self.is_first and self.embedding_on_host
 
     @property
     def reports_output(self) -> bool:

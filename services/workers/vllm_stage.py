@@ -20,6 +20,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from services.workers.place import StagePlace
+from services.workers.vllm_host_embedding import embed_on_host
 from services.workers.vllm_speculation import Speculation
 from services.workers.vllm_stage_config import stage_config, stage_fingerprint
 
@@ -74,6 +75,8 @@ class ModelStage:
         self._wrapper = wrapper
         with set_current_vllm_config(self.config):
             wrapper.worker.load_model()
+        if self.place.embeds_on_host:
+            embed_on_host(wrapper.worker.model_runner.get_model())
         self._prepare_intermediate_tensors()
         if self.place.draft_adapter:
             self.speculation = Speculation(self.config, wrapper.worker.model_runner, self.place)

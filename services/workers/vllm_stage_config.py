@@ -25,6 +25,9 @@ def stage_config(place: StagePlace, engine_args_json: str) -> VllmConfig:
         # The runner keeps its tokens where the host can read them, also when the scheduler runs ahead.
         "async_scheduling": False,
     }
+    if place.embeds_on_host:
+        # The runner then embeds outside what is compiled; see vllm_host_embedding.
+        arguments["enable_prompt_embeds"] = True
     return EngineArgs(**arguments).create_engine_config()
 
 
