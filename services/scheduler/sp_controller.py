@@ -56,6 +56,8 @@ class Reason(StrEnum):
 class StageTime:
     """What one stage spent on one step, in milliseconds."""
 
+    rows: int
+    """That it ran, without those that were left out."""
     model_ms: float
     """Forward pass and sampling."""
     draft_ms: float
@@ -114,14 +116,14 @@ class SpController:
         """The share of each step's drafts, the least confident ones, that is not to run ahead."""
         return self._drop_fraction
 
-    def observe_step(self, rows: int, times: Sequence[StageTime | None]) -> None:
+    def observe_step(self, times: Sequence[StageTime | None]) -> None:
         """A step of decoding rows only. ``times``: by stage; None where a stage's report is not in yet."""
         self._steps += 1
         for line, spent in zip(self._model, times, strict=True):
-            if spent is not None:
-                line.observe(rows, spent.model_ms)
+            if spent is not None and spent.rows:
+                line.observe(spent.rows, spent.model_ms)
         if times[0] is not None and times[0].draft_ms > 0:
-            self._draft.observe(rows, times[0].draft_ms)
+            self._draft.observe(times[0].rows, times[0].draft_ms)
 
     def observe_draft(self, confidence: float, *, hit: bool, ran: bool) -> None:
         """A draft was judged. ``ran``: it ran ahead; it was dropped otherwise."""

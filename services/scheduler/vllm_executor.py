@@ -75,7 +75,7 @@ class _PendingStep:
         Raises ``ValueError`` (msgspec's among them) for a reply that cannot be read."""
         if stage < len(self.times):
             spent = reply.times
-            self.times[stage] = StageTime((spent.busy_ns - spent.draft_ns) / 1e6, spent.draft_ns / 1e6)
+            self.times[stage] = StageTime(spent.tokens, (spent.busy_ns - spent.draft_ns) / 1e6, spent.draft_ns / 1e6)
         if is_first:
             self.drafts = {draft.request_id: draft for draft in reply.drafts}
             self.drafts_due = False

@@ -119,7 +119,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
     def _observe(self, step: SchedulerOutput, times: list[StageTime | None] | None) -> None:
         rows = len(step.num_scheduled_tokens)
         if times is not None and rows and step.total_num_scheduled_tokens == rows:
-            self._controller.observe_step(rows, times)
+            self._controller.observe_step(times)
 
     @staticmethod
     def _roll_back(request: Request) -> None:

@@ -31,11 +31,14 @@ class _Clock:
     idle: int = 0
     busy: int = 0
     draft: int = 0
+    tokens: int = 0
 
     def times(self) -> pb.StepTimes:
         total = time.perf_counter_ns() - self.free_since
         overhead = max(0, total - self.idle - self.busy)
-        return pb.StepTimes(idle_ns=self.idle, busy_ns=self.busy, overhead_ns=overhead, draft_ns=self.draft)
+        return pb.StepTimes(
+            idle_ns=self.idle, busy_ns=self.busy, overhead_ns=overhead, draft_ns=self.draft, tokens=self.tokens
+        )
 
 
 class StepRunner:
@@ -95,6 +98,7 @@ class StepRunner:
         is_planned = plan.total_num_scheduled_tokens > 0
         received = self._receive(request.step, clock) if is_planned and not self._stage.place.is_first else None
         left_out = self._leave_out(request, plan, received)
+        clock.tokens = plan.total_num_scheduled_tokens
         output = self._forward(plan, received, clock)
         if is_planned and not self._stage.place.is_last:
             tensors = activations.to_proto(output) if isinstance(output, dict) else []
@@ -178,6 +182,7 @@ class StepRunner:
         self._awaiting_grammar = None
         output = self._sample(request.grammar_output, clock)
         clock.busy += earlier.busy
+        clock.tokens = earlier.tokens
         clock.idle = max(0, time.perf_counter_ns() - clock.free_since - clock.busy)
         return output
 

@@ -29,8 +29,8 @@ class Replica:
             ahead = reasons[-1].speculates
             rows = batch if ahead else max(1, batch // 2)
             model_ms = 10 + self.ms_per_row * rows
-            times = [StageTime(model_ms, 2.0 if ahead else 0.0), StageTime(model_ms, 0.0)]
-            self.controller.observe_step(rows, times)
+            times = [StageTime(rows, model_ms, 2.0 if ahead else 0.0), StageTime(rows, model_ms, 0.0)]
+            self.controller.observe_step(times)
             if ahead:
                 for index in range(4):
                     self.controller.observe_draft(0.5, hit=(step * 4 + index) % 100 < acceptance * 100, ran=True)
@@ -89,7 +89,7 @@ def learn(controller: SpController, ms_per_row: float, drafts: int = 1000) -> No
         controller.observe_draft(confidence, hit=index * 104729 % drafts / drafts < confidence, ran=True)
     for step in range(LEARNING_STEPS):
         rows = 8 + step % 8
-        controller.observe_step(rows, [StageTime(10 + ms_per_row * rows, 0.0)] * 2)
+        controller.observe_step([StageTime(rows, 10 + ms_per_row * rows, 0.0)] * 2)
 
 
 def drop_after(controller: SpController, steps: int = DECIDE_EVERY_STEPS) -> float:

@@ -45,7 +45,7 @@ class Replica:
             rows = self.random.randint(max(1, self.batch // 2), self.batch)
             drafting = [self._noisy(self.draft(rows))] + [0.0] * (len(self.stages) - 1)
             times = [self._noisy(stage(rows)) for stage in self.stages]
-            controller.observe_step(rows, [StageTime(*each) for each in zip(times, drafting, strict=True)])
+            controller.observe_step([StageTime(rows, *each) for each in zip(times, drafting, strict=True)])
         for _ in range(DECIDE_EVERY_STEPS):
             controller.decide(self.batch)
         return controller.drop_fraction
