@@ -32,8 +32,9 @@ def varied_prompts(model: Path, count: int = 100) -> list[list[int]]:
     """``count`` prompts as token ids, every tenth of them long, the others chat, code and maths in turn; the same ones
     at every call."""
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    short = [_chats(tokenizer), _texts(tokenizer, _STUBS), _texts(tokenizer, _maths())]
-    long = _long(tokenizer)
+    chats = [chat_tokens(tokenizer, f"Please explain {topic} to me.") for topic in _TOPICS]
+    short = [chats, _texts(tokenizer, _STUBS), _texts(tokenizer, _maths())]
+    long = long_prompts(tokenizer)
     prompts = []
     for index in range(count):
         kind, position = (long, index // 10) if index % 10 == 9 else (short[index % 3], index // 3)
@@ -48,12 +49,22 @@ def short_prompts(model: Path, count: int, tokens: int = 64) -> list[list[int]]:
     return [source[index * tokens : (index + 1) * tokens] for index in range(count)]
 
 
-def _chats(tokenizer: "AutoTokenizer") -> list[list[int]]:
-    conversations = [[{"role": "user", "content": f"Please explain {topic} to me."}] for topic in _TOPICS]
-    return [
-        list(tokenizer.apply_chat_template(each, add_generation_prompt=True, return_dict=True)["input_ids"])
-        for each in conversations
-    ]
+def chat_tokens(tokenizer: "AutoTokenizer", text: str) -> list[int]:
+    """What a user says, in the model's chat format, as token ids."""
+    conversation = [{"role": "user", "content": text}]
+    return list(tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+def long_prompts(tokenizer: "AutoTokenizer") -> list[list[int]]:
+    """25 pieces of source code as token ids, 1,000 to 4,000 tokens each."""
+    sources = [tokenizer.encode(inspect.getsource(module)) for module in _LONG_SOURCES]
+    prompts = []
+    for index in range(25):
+        source = sources[index % len(sources)]
+        tokens = min(_LONG_TOKENS[index % len(_LONG_TOKENS)], len(source) - 200)
+        start = index * 37 % (len(source) - tokens)
+        prompts.append(list(source[start : start + tokens]))
+    return prompts
 
 
 def _maths() -> list[str]:
@@ -66,13 +77,3 @@ def _maths() -> list[str]:
 
 def _texts(tokenizer: "AutoTokenizer", texts: "tuple[str, ...] | list[str]") -> list[list[int]]:
     return [list(tokenizer.encode(text)) for text in texts]
-
-
-def _long(tokenizer: "AutoTokenizer") -> list[list[int]]:
-    prompts = []
-    for index in range(25):
-        source = tokenizer.encode(inspect.getsource(_LONG_SOURCES[index % len(_LONG_SOURCES)]))
-        tokens = min(_LONG_TOKENS[index % len(_LONG_TOKENS)], len(source) - 200)
-        start = index * 37 % (len(source) - tokens)
-        prompts.append(list(source[start : start + tokens]))
-    return prompts

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from benchmarks.prompts import chat_tokens
+
 _TOPICS = (
     "keeping a sourdough starter alive", "repairing a bicycle puncture", "the Hanseatic League", "tidal power",
     "learning to sing at forty", "bird migration", "shadow puppetry", "why bridges hum in the wind", "lichens",
@@ -83,14 +85,7 @@ def questions() -> list[str]:
 def chat_prompts(model: Path) -> list[list[int]]:
     """The questions in the model's chat format, as token ids."""
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    return [
-        list(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": each}], add_generation_prompt=True, return_dict=True
-            )["input_ids"]
-        )
-        for each in questions()
-    ]
+    return [chat_tokens(tokenizer, each) for each in questions()]
 
 
 def _maths() -> list[str]:

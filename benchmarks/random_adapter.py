@@ -13,17 +13,15 @@ DRAFT_VOCABULARY = 4096
 
 def write_random_adapter(folder: Path, model: Path, exit_layer: int) -> Path:
     """An adapter of ``model`` that reads after ``exit_layer`` layers; returns ``folder``."""
+    target = AutoConfig.from_pretrained(model)
+    vocabulary = min(DRAFT_VOCABULARY, target.vocab_size)
     config = DraftAdapterConfig.for_target(
-        model.name,
-        AutoConfig.from_pretrained(model),
-        exit_layer=exit_layer,
-        input_residual=True,
-        draft_vocab_size=DRAFT_VOCABULARY,
+        model.name, target, exit_layer=exit_layer, input_residual=True, draft_vocab_size=vocabulary
     )
     generator = torch.Generator().manual_seed(0)
     tensors = {
         name: torch.ones(shape) if len(shape) == 1 else 0.02 * torch.randn(shape, generator=generator)
         for name, shape in weight_shapes(config).items()
     }
-    save_adapter(folder, config, {**tensors, D2T: torch.arange(DRAFT_VOCABULARY)})
+    save_adapter(folder, config, {**tensors, D2T: torch.arange(vocabulary)})
     return folder

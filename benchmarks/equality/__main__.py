@@ -3,6 +3,8 @@
 A hundred varied prompts (chat, code, maths, 1,000 to 4,000 tokens), each alone and eight at a time, through one and
 two stages. In float32 every token must agree. In bf16 kernels round differently by batch shape, so plain vLLM does
 not even agree with itself at another batch size: that disagreement is the measure for ours.
+
+``--speculate`` compares stages that speculate with the same ones that do not instead (``speculation.py``).
 """
 
 import argparse
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.equality import speculation
 from benchmarks.forerun_run import generate
 from benchmarks.plain_vllm import PlainVllm
 from benchmarks.prompts import varied_prompts
@@ -24,6 +27,10 @@ from services.client.client import ForerunClient
 AT_A_TIME = 8
 STAGES = (1, 2)
 SEEDS = (7, 8)
+PROMPTS = {"float32": 100, "bfloat16": 100}
+TOKENS = 32
+SPECULATION_PROMPTS = {"float32": 200, "bfloat16": 0}
+SPECULATION_TOKENS = 16
 
 Texts = list[list[int]]
 console = Console(stderr=True)
@@ -33,11 +40,11 @@ def main() -> None:
     """Runs both precisions, each with a report of its own; exit code 1 when a float32 token differs."""
     options = _options()
     model = model_folder(options.model)
+    if options.speculate:
+        sys.exit(0 if speculation.compare(_speculation_plan(model, options)) else 1)
     differing = 0.0
-    for dtype, count in (("float32", options.prompts), ("bfloat16", options.bfloat16_prompts)):
-        if not count:
-            continue
-        figures = _compare(model, dtype, varied_prompts(model, count), options.tokens)
+    for dtype, count in _prompts(options, PROMPTS).items():
+        figures = _compare(model, dtype, varied_prompts(model, count), options.tokens or TOKENS)
         for name, figure in figures.items():
             print(f"{name:40} {figure.median:g} {figure.unit}")
         if not options.no_report:
@@ -95,12 +102,38 @@ def _differing(expected: Sequence[list[int]], actual: Sequence[list[int]]) -> Fi
     return Figure(count, count, count, f"of {len(pairs)} answers", 1)
 
 
+def _prompts(options: argparse.Namespace, default: dict[str, int]) -> dict[str, int]:
+    """Their number by precision, without those of which there are none."""
+    asked = {"float32": options.prompts, "bfloat16": options.bfloat16_prompts}
+    counts = {dtype: default[dtype] if count is None else count for dtype, count in asked.items()}
+    return {dtype: count for dtype, count in counts.items() if count}
+
+
+def _speculation_plan(model: Path, options: argparse.Namespace) -> speculation.Plan:
+    return speculation.Plan(
+        model,
+        options.speculate,
+        options.stages,
+        _prompts(options, SPECULATION_PROMPTS),
+        options.tokens or SPECULATION_TOKENS,
+        report=not options.no_report,
+    )
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.equality", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
-    parser.add_argument("--prompts", type=int, default=100, help="number of prompts in float32; 0: none")
-    parser.add_argument("--bfloat16-prompts", type=int, default=100, help="number of prompts in bfloat16; 0: none")
-    parser.add_argument("--tokens", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--prompts", type=int, help="number of prompts in float32; 0: none")
+    parser.add_argument("--bfloat16-prompts", type=int, help="number of prompts in bfloat16; 0: none")
+    parser.add_argument("--tokens", type=int, help="tokens of each answer")
+    parser.add_argument(
+        "--speculate",
+        nargs="+",
+        metavar="ADAPTER",
+        help="compare stages that speculate with the same ones that do not: folders of draft adapters, and "
+        f"{speculation.RANDOM!r} for an untrained one where none is for that number of stages",
+    )
+    parser.add_argument("--stages", type=int, nargs="+", default=[2, 3, 4], help="numbers of stages that speculate")
     parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
     return parser.parse_args()
 

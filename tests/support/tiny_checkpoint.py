@@ -13,10 +13,13 @@ from services.workers.training.prompt import Prompt
 from tests.support.tiny_model import write_tiny_model
 
 
-def write_tiny_checkpoint(folder: Path, layers: int = 3) -> Path:
-    """Writes the tiny model of ``layers`` layers with random weights into ``folder`` and returns it."""
+def write_tiny_checkpoint(folder: Path, layers: int = 3, hidden_size: int = 64) -> Path:
+    """Writes the tiny model of ``layers`` layers with random weights into ``folder`` and returns it.
+
+    vLLM's attention on a CPU needs heads of 32 numbers, of which ``hidden_size`` has four.
+    """
     config = AutoConfig.from_pretrained(str(write_tiny_model(folder)))
-    config.num_hidden_layers = layers
+    config.num_hidden_layers, config.hidden_size, config.head_dim = layers, hidden_size, hidden_size // 4
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return folder
