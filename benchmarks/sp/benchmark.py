@@ -88,11 +88,12 @@ class Benchmark:
         report_throughput(comparison, workload.batches, end_token, self._findings)
 
     async def breakdown(self) -> None:
-        """Speculation without and with its pieces."""
+        """Speculation without its pieces, and with one more at a time."""
         options, conditions = self._options, self._conditions
         pieces = {"sp_alone": self._speculation(conditions, 0.0)}
         if options.drop_fraction:
             pieces["selective"] = self._speculation(conditions, options.drop_fraction)
+        pieces["host_embedding"] = self._speculation(conditions, options.drop_fraction, embedding="host")
         workload = Workload(self._prompts, BREAKDOWN_BATCHES, options.tokens)
         base = conditions.micro_batches(self._layers[MICRO])
         await measure_breakdown(pieces, base, workload, options.rounds, self._findings, self._progress)
@@ -133,5 +134,5 @@ class Benchmark:
         }
         return self._options.latency_batch or max(gains, key=lambda batch: gains[batch], default=DEFAULT_LATENCY_BATCH)
 
-    def _speculation(self, conditions: Conditions, drop_fraction: float | str) -> ForerunSystem:
-        return conditions.speculation(self._options.adapter, drop_fraction=drop_fraction)
+    def _speculation(self, conditions: Conditions, drop_fraction: float | str, **replica: str) -> ForerunSystem:
+        return conditions.speculation(self._options.adapter, drop_fraction, **replica)

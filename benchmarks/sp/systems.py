@@ -127,10 +127,10 @@ class Conditions:
         """Our pipeline; the stages take turns with the whole batch."""
         return ForerunSystem(self._config(layer_partition=layers, micro_batching=False))
 
-    def speculation(self, adapter: Path, **options: Any) -> ForerunSystem:
-        """Our pipeline running ahead on drafts, always. ``options``: further ones of ``speculation``."""
-        speculation = {"draft_adapter": str(adapter.resolve()), "mode": "always", **options}
-        return ForerunSystem(self._config(speculation=speculation))
+    def speculation(self, adapter: Path, drop_fraction: float | str, **replica: Any) -> ForerunSystem:
+        """Our pipeline running ahead on drafts, always. ``replica``: further options of the replica."""
+        speculation = {"draft_adapter": str(adapter.resolve()), "mode": "always", "drop_fraction": drop_fraction}
+        return ForerunSystem(self._config(speculation=speculation, **replica))
 
     def stock_pipeline(self) -> VllmSystem:
         """vLLM's own pipeline parallelism, compiled: eager it does not run on a CPU."""
