@@ -5,9 +5,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from services.cli.background import BackgroundSystem
 from services.cli.errors import EXIT_FAILED, CliError
@@ -30,10 +32,11 @@ _BUSY, _IDLE, _OVERHEAD, _DRAFT, _STEPS, _REQUESTS = (
     "forerun_stage_step_seconds_count",
     "forerun_stage_scheduled_requests_total",
 )
-_DRAFTED, _ACCEPTED = "forerun_sp_drafted_tokens_total", "forerun_sp_accepted_tokens_total"
+_CONFIDENCE = "forerun_sp_draft_confidence_bucket"
 _HTTP_TIMEOUT_S = 30.0
 
 Counters = dict[str, float]
+"""By name; those with labels by ``name{values}``, the labels in alphabetical order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class SplitRun:
         except httpx.HTTPError as error:
             raise CliError(f"http://{address}/metrics does not answer: {error}", EXIT_FAILED) from error
         samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-        return {sample.name: sample.value for sample in samples if sample.name.startswith("forerun_")}
+        return {_key(sample): sample.value for sample in samples if sample.name.startswith("forerun_")}
 
     def _window(self, batch: int, first: _Reading, last: _Reading) -> Window:
         stages = [_spent(*counted) for counted in zip(first.stages, last.stages, strict=True)]
@@ -110,8 +113,7 @@ class SplitRun:
             step_ms=1000.0 * (ending[_BUSY] + ending[_IDLE] + ending[_OVERHEAD]) / ending[_STEPS],
             tokens_per_s=(last.tokens - first.tokens) / (last.when_s - first.when_s),
             stages=tuple(_stage(counted) for counted in stages),
-            drafted=core.get(_DRAFTED, 0.0),
-            accepted=core.get(_ACCEPTED, 0.0),
+            drafts=_drafts(core),
         )
 
 
@@ -141,6 +143,19 @@ async def kv_sequences(system: BackgroundSystem, context: int) -> int:
 
 def _spent(first: Counters, last: Counters) -> Counters:
     return {name: value - first.get(name, 0.0) for name, value in last.items()}
+
+
+def _key(sample: Sample) -> str:
+    return sample.name + "".join(f"{{{value}}}" for _, value in sorted(sample.labels.items()))
+
+
+def _drafts(spent: Counters) -> tuple[tuple[float, float], ...]:
+    """Judged drafts and right ones in each bucket of confidence, from the histogram's running sums."""
+    bounds = [key.removeprefix(_CONFIDENCE)[1:].split("}")[0] for key in spent if key.startswith(_CONFIDENCE)]
+    rising = sorted(set(bounds), key=float)
+    sums = [[spent.get(f"{_CONFIDENCE}{{{bound}}}{{{right}}}", 0.0) for bound in rising] for right in (False, True)]
+    wrong, right = ([high - low for low, high in pairwise([0.0, *each])] for each in sums)
+    return tuple((no + yes, yes) for no, yes in zip(wrong, right, strict=True))
 
 
 def _stage(spent: Counters) -> StageWindow:

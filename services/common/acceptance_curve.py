@@ -1,7 +1,10 @@
 """How often drafts are right, by how confident they are."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,20 @@ class AcceptanceCurve:
         if not self.by_quantile or not all(0.0 <= rate <= 1.0 for rate in self.by_quantile):
             raise ValueError(f"acceptance by quantile needs one or more values from 0 to 1; got {self.by_quantile}")
 
+    @classmethod
+    def from_bins(cls, bins: Sequence[tuple[float, float]], shares: int) -> Self:
+        """From (drafts, right ones) counted by rising confidence, the curve in ``shares`` equal shares.
+
+        Drafts of a bin that lies in two shares are taken to be right as often in both. ``ValueError`` without drafts.
+        """
+        drafts = [0.0, *accumulate(count for count, _ in bins)]
+        right = [0.0, *accumulate(hits for _, hits in bins)]
+        total = drafts[-1]
+        if not total:
+            raise ValueError("an acceptance curve needs drafts; none were counted")
+        bounds = [_interpolated(total * index / shares, drafts, right) for index in range(shares + 1)]
+        return cls(tuple(min(1.0, (high - low) * shares / total) for low, high in pairwise(bounds)))
+
     def at(self, quantile: float) -> float:
         """Acceptance of a draft that is more confident than this share (0..1) of all drafts."""
         bins = len(self.by_quantile)
@@ -29,6 +46,13 @@ class AcceptanceCurve:
         bins = len(self.by_quantile)
         shares = [min(1.0, max(0.0, (index + 1) - drop * bins)) for index in range(bins)]
         return _weighted_mean(self.by_quantile, shares)
+
+
+def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """``y`` at ``x`` on the lines through points with rising ``xs``."""
+    right = min(bisect_right(xs, x), len(xs) - 1)
+    width = xs[right] - xs[right - 1]
+    return ys[right - 1] + (ys[right] - ys[right - 1]) * ((x - xs[right - 1]) / width if width else 0.0)
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -14,6 +14,11 @@ SHARES, SHARE_DRAFTS = 10, 50
 drafts confidence seems to tell what is chance."""
 
 
+def shares_of(drafts: float) -> int:
+    """The equal shares into which so many drafts are divided."""
+    return max(1, min(SHARES, int(drafts) // SHARE_DRAFTS))
+
+
 class RecentDrafts:
     """Confidence and truth of the last ``WINDOW`` drafts, those that were dropped included.
 
@@ -33,6 +38,6 @@ class RecentDrafts:
         hits = [hit for _, hit in sorted(self._drafts, key=lambda draft: draft[0])]
         if not hits:
             return AcceptanceCurve((0.0,))
-        count = max(1, min(SHARES, len(hits) // SHARE_DRAFTS))
+        count = shares_of(len(hits))
         bounds = [len(hits) * index // count for index in range(count + 1)]
         return AcceptanceCurve(tuple(fmean(hits[low:high]) for low, high in pairwise(bounds)))

@@ -1,10 +1,12 @@
 """From what stages counted while they decoded to the profile of a split, as ``forerun plan`` reads it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
+from services.common.acceptance_curve import AcceptanceCurve
 from services.common.latency_profile import LatencyProfile
+from services.scheduler.recent_drafts import shares_of
 from services.scheduler.sp_profile import SplitProfile
 from services.scheduler.sp_split import Split
 
@@ -32,10 +34,8 @@ class Window:
     tokens_per_s: float
     """That reached the client."""
     stages: tuple[StageWindow, ...]
-    drafted: float = 0.0
-    """Drafts that ran ahead."""
-    accepted: float = 0.0
-    """Those of them that were right."""
+    drafts: tuple[tuple[float, float], ...] = ()
+    """Drafts that were judged, and those of them that were right, by rising confidence."""
 
     @property
     def around_ms(self) -> float:
@@ -67,32 +67,20 @@ def split_profile(split: Split, windows: Sequence[Window], kv_sequences: int) ->
         ValueError: the windows are of fewer than two numbers of rows, or speculation drafted nothing.
     """
     filled = [window for window in windows if window.steps_in_flight == split.steps_in_flight(split.stages)]
-    speculates = split.sp > 1
+    # First, since drafting that did not happen took no time either.
+    acceptance = _acceptance(windows) if split.sp > 1 else None
     return SplitProfile(
         pp=split.pp,
         tp=split.tp,
         sp=split.sp,
         layers=split.layers,
         micro_batching=split.micro_batching,
-        stages=tuple(
-            _latency((window.batch, each.rows, each.model_ms) for window in filled for each in [window.stages[stage]])
-            for stage in range(split.stages)
-        ),
-        draft=_latency((window.batch, window.stages[0].rows, window.stages[0].draft_ms) for window in filled)
-        if speculates
-        else None,
-        acceptance=(acceptance(windows),) if speculates else None,
+        stages=tuple(_latency(filled, stage, lambda each: each.model_ms) for stage in range(split.stages)),
+        draft=None if acceptance is None else _latency(filled, 0, lambda each: each.draft_ms),
+        acceptance=acceptance,
         hop_ms=round(fit_hop(windows), 3),
         kv_sequences=kv_sequences,
     )
-
-
-def acceptance(windows: Sequence[Window]) -> float:
-    """The share of right drafts over all windows. Raises ``ValueError`` where nothing was drafted."""
-    drafted = sum(window.drafted for window in windows)
-    if not drafted:
-        raise ValueError("no draft ran ahead; is the replica's speculation on (mode: always)?")
-    return round(sum(window.accepted for window in windows) / drafted, 4)
 
 
 def fit_hop(windows: Sequence[Window]) -> float:
@@ -125,15 +113,26 @@ def balanced_layers(layers: Sequence[int], stage_ms: Sequence[float]) -> tuple[i
     return (*(share + (index < more) for index in range(len(others))), tail)
 
 
-def _latency(points: Iterable[tuple[int, float, float]]) -> LatencyProfile:
-    """From (batch, rows, milliseconds) of many windows: medians by batch, means where batches had the same rows."""
-    by_batch: dict[int, list[tuple[float, float]]] = {}
-    for batch, rows, ms in points:
-        by_batch.setdefault(batch, []).append((rows, ms))
+def _acceptance(windows: Sequence[Window]) -> tuple[float, ...]:
+    """Of all windows, in equal shares by confidence."""
+    by_bin = zip(*(window.drafts for window in windows if window.drafts), strict=True)
+    bins = [(sum(drafts for drafts, _ in each), sum(right for _, right in each)) for each in by_bin]
+    drafted = sum(drafts for drafts, _ in bins)
+    if not drafted:
+        raise ValueError("no draft ran ahead; is the replica's speculation on (mode: always)?")
+    curve = AcceptanceCurve.from_bins(bins, shares_of(drafted))
+    return tuple(round(share, 4) for share in curve.by_quantile)
+
+
+def _latency(windows: Sequence[Window], stage: int, time_of: Callable[[StageWindow], float]) -> LatencyProfile:
+    """One stage's: medians of rows and times by batch, and means where batches had the same rows."""
+    by_batch: dict[int, list[StageWindow]] = {}
+    for window in windows:
+        by_batch.setdefault(window.batch, []).append(window.stages[stage])
     by_rows: dict[float, list[float]] = {}
     for seen in by_batch.values():
-        rows = round(median(rows for rows, _ in seen), 1)
-        by_rows.setdefault(rows, []).append(median(ms for _, ms in seen))
+        rows = round(median(each.rows for each in seen), 1)
+        by_rows.setdefault(rows, []).append(median(time_of(each) for each in seen))
     if len(by_rows) < 2:
         raise ValueError(
             "a profile needs two or more numbers of rows; measure more of them, or give the KV memory room for more "

@@ -15,7 +15,7 @@ it. ``_roll_back`` is the only place that writes vLLM's state.
 from typing import Any
 
 from forerun.stage.v1 import service_pb2 as pb
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
@@ -23,6 +23,9 @@ from vllm.v1.request import Request
 
 from services.scheduler.sp_controller import Reason, SpController, StageTime
 from services.scheduler.vllm_scheduler import ForerunScheduler
+
+_CONFIDENCE_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1.0)
+"""Narrow where most drafts are."""
 
 
 class SpScheduler(ForerunScheduler, AsyncScheduler):
@@ -47,6 +50,13 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
             "forerun_sp_steps_total",
             "Steps, by why they speculate or (does-not-pay) do not.",
             ["reason"],
+            registry=self._registry,
+        )
+        self._confidence = Histogram(
+            "forerun_sp_draft_confidence",
+            "Confidence of judged drafts, by whether they were right.",
+            ["right"],
+            buckets=_CONFIDENCE_BUCKETS,
             registry=self._registry,
         )
         self._gauge("acceptance_ratio", "Moving share of the drafts that ran ahead and were right.").set_function(
@@ -105,6 +115,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         """
         if draft is not None:
             is_hit = draft.token_id == request.output_token_ids[-1]
+            self._confidence.labels(is_hit).observe(draft.confidence)
             self._controller.observe_draft(draft.confidence, hit=is_hit, ran=not draft.dropped)
             if draft.dropped:
                 self._dropped.inc()

@@ -41,7 +41,9 @@ class Pipeline:
             self.cancelled += 1
 
     def page(self, request: httpx.Request) -> httpx.Response:
-        drafts = f"forerun_sp_drafted_tokens_total {self.steps * 2.0}\nforerun_sp_accepted_tokens_total {self.steps}\n"
+        name, total = "forerun_sp_draft_confidence_bucket", float(self.steps)
+        running = {("0.5", False): total, ("+Inf", False): total, ("0.5", True): 0.0, ("+Inf", True): 3 * total}
+        drafts = "".join(f'{name}{{le="{le}",right="{right}"}} {sum_}\n' for (le, right), sum_ in running.items())
         stage = {"first": (0.0025, 0.0005), "last": (0.003, 0.0)}.get(request.url.host)
         if stage is None:
             return httpx.Response(200, text=drafts)
@@ -72,7 +74,9 @@ async def test_a_window_is_what_the_stages_counted() -> None:
     assert [stage.rows for stage in window.stages] == pytest.approx([3.0, 3.0])
     assert [stage.model_ms for stage in window.stages] == pytest.approx([2.5, 3.5])
     assert [stage.draft_ms for stage in window.stages] == pytest.approx([0.5, 0.0])
-    assert window.accepted / window.drafted == pytest.approx(0.5)
+    (unsure, unsure_right), (sure, sure_right) = window.drafts
+    assert (unsure_right, sure_right, sure) == (0.0, 3 * unsure, 3 * unsure)
+    assert unsure > 0
     assert window.tokens_per_s > 0
     assert (pipeline.live, pipeline.cancelled) == (0, 3)
 

@@ -7,7 +7,6 @@ import pytest
 from services.scheduler.sp_measurement import (
     StageWindow,
     Window,
-    acceptance,
     balanced_layers,
     fit_hop,
     split_profile,
@@ -17,18 +16,24 @@ from services.scheduler.sp_split import Split
 
 HOP_MS = 1.5
 BATCHES = (1, 2, 4, 8, 16, 32)
+DRAFTS = ((25.0, 10.0), (0.0, 0.0), (25.0, 20.0))
+"""Judged and right ones, by confidence."""
+
+Drafts = tuple[tuple[float, float], ...]
 
 
 def stage(rows: float, start_ms: float, draft_ms: float = 0.0) -> StageWindow:
     return StageWindow(rows=rows, model_ms=start_ms + 0.5 * rows, draft_ms=draft_ms)
 
 
-def window(split: Split, batch: int, stages: Sequence[StageWindow], hop_ms: float = HOP_MS, **drafts: float) -> Window:
+def window(
+    split: Split, batch: int, stages: Sequence[StageWindow], hop_ms: float = HOP_MS, drafts: Drafts = ()
+) -> Window:
     """What is counted on a machine that does as the cost model says."""
     in_flight = split.steps_in_flight(batch)
     times = [each.model_ms + each.draft_ms for each in stages]
-    step_ms = max(*times, (sum(times) + len(times) * hop_ms) / in_flight)
-    return Window(batch, in_flight, step_ms, 0.0, tuple(stages), **drafts)
+    step_ms = max(*times, (sum(times) + len(times) * HOP_MS) / in_flight)
+    return Window(batch, in_flight, step_ms, 0.0, tuple(stages), drafts)
 
 
 def windows_of(split: Split, start_ms: Sequence[float], draft_ms: float = 0.0) -> list[Window]:
@@ -37,8 +42,7 @@ def windows_of(split: Split, start_ms: Sequence[float], draft_ms: float = 0.0) -
         rows = batch / min(batch, split.micro_batches)
         first, *others = [stage(rows, each) for each in start_ms]
         first = StageWindow(first.rows, first.model_ms, draft_ms)
-        drafts = {"drafted": 100.0, "accepted": 70.0} if split.sp > 1 else {}
-        made.append(window(split, batch, [first, *others], **drafts))
+        made.append(window(split, batch, [first, *others], drafts=DRAFTS if split.sp > 1 else ()))
     return made
 
 
@@ -63,7 +67,8 @@ def test_the_plan_from_a_measured_profile_is_what_was_measured(
         predicted = plan_split(profile, measured.batch, drop=0.0).prediction
         assert predicted.step_ms == pytest.approx(measured.step_ms, rel=1e-3), measured.batch
     if split.sp > 1:
-        assert profile.acceptance == (0.7,)
+        # 300 drafts of all windows in six shares of 50.
+        assert profile.acceptance == pytest.approx((0.4,) * 3 + (0.8,) * 3)
         assert profile.draft is not None and profile.draft.at(8) == draft_ms
 
 
@@ -114,5 +119,6 @@ def test_balanced_layers_make_up_for_the_head(
 def test_too_little_to_make_a_profile_of_is_said() -> None:
     with pytest.raises(ValueError, match="two or more numbers of rows"):
         split_profile(Split(tp=2), [window(Split(tp=2), 4, [stage(4, 20.0)])], kv_sequences=8)
+    idle = [window(Split(sp=2), batch, [stage(batch, 20.0)] * 2, drafts=((0.0, 0.0),)) for batch in (1, 4)]
     with pytest.raises(ValueError, match="no draft ran ahead"):
-        acceptance([window(Split(sp=2), 4, [stage(4, 20.0)] * 2)])
+        split_profile(Split(sp=2), idle, kv_sequences=8)
