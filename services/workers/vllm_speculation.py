@@ -67,7 +67,7 @@ class Speculation:
         """Drafts what the plan asks for; nothing on stages behind the first."""
         if self._drafter is None:
             return []
-        return self._drafter.draft(plan, set(speculation.draft_request_ids), speculation.drop_fraction, output)
+        return self._drafter.draft(plan, speculation, output)
 
     def before_sampling(self, plan: SchedulerOutput) -> None:
         """Sets the sampling noise; the last stage only."""

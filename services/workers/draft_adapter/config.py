@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -48,6 +48,9 @@ class DraftAdapterConfig(BaseModel):
     input_residual: bool
     """Whether the exit's residual stream is added to the projected one: ``x = input_proj(norm(h)) + h``."""
     draft_vocab_size: PositiveInt = Field(description="Tokens that can be drafted; rows of ``d2t``.")
+    lookup_agreement: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = ()
+    """How often the token behind a match of 1, 2, … tokens in the request's own text was the target's next one, in its
+    greedy answers. Where that is more than the adapter's confidence, that token is drafted; empty: never."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -68,7 +71,8 @@ class DraftAdapterConfig(BaseModel):
         Args:
             target: its name.
             hf_config: its Hugging Face configuration, of a Llama- or Qwen-type model.
-            adapter: the fields that are the adapter's own: ``exit_layer``, ``input_residual``, ``draft_vocab_size``.
+            adapter: the fields that are the adapter's own: ``exit_layer``, ``input_residual``, ``draft_vocab_size``,
+                ``lookup_agreement``.
         """
         return cls(target=target, **_dimensions(hf_config), **adapter)
 

@@ -1,29 +1,32 @@
-"""All of ``forerun train adapter`` after its options are read: five steps, each resumable, each on disk when it ends.
+"""All of ``forerun train adapter`` after its options are read: six steps, each resumable, each on disk when it ends.
 
 prompts-*.jsonl ← packaged texts and generators
 answers/        ← the target, plain vLLM
-states/         ← the target's first layers
+prompts/        ← prompts alone, which cost no decoding
+states/         ← the target, whole sequences at once
 checkpoints/    ← training, one for each exit and draft vocabulary
 the out folder  ← weights, configuration, report, model card, provenance
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.files import D2T, save_adapter
 from services.workers.draft_adapter.torch_adapter import DraftHead
 from services.workers.target_weights import TargetWeights
-from services.workers.training.agreement import AgreementReport, measure_agreement
+from services.workers.training.agreement import measure_agreement
 from services.workers.training.answer_shards import Answer, AnswerShards
 from services.workers.training.answers import AnswerOptions, Target, generate_answers
-from services.workers.training.card import write_card
+from services.workers.training.card import Reports, write_card
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary
-from services.workers.training.evaluation import evaluate
+from services.workers.training.evaluation import evaluate, measure_lookups
 from services.workers.training.progress import Listener
 from services.workers.training.prompt import read_prompts, write_prompts
 from services.workers.training.prompt_set import build_prompts
+from services.workers.training.prompts_alone import add_prompts_alone, prompt_renderer
 from services.workers.training.provenance import Part, Provenance, config_sha256
 from services.workers.training.states import compute_states
 from services.workers.training.target_model import target_config
@@ -49,6 +52,8 @@ class AdapterOptions:
     answering: AnswerOptions
     answer_tokens: int
     """Generate until the answers hold so many tokens, or the prompts are used up."""
+    prompt_tokens: int
+    """Of prompts that are not answered, to train on as well."""
 
 
 class AdapterTraining:
@@ -59,7 +64,8 @@ class AdapterTraining:
         self._start_target = start_target
         self._work = work
         self._listen = listen
-        self._shards = AnswerShards(work / "answers")
+        self._answers = AnswerShards(work / "answers")
+        self._alone = AnswerShards(work / "prompts")
         self._states = work / "states"
         # Of each choice of prompts its own; answers are found by the prompt's text, so they are shared.
         self._prompts_path = work / f"prompts-{options.prompts}-{options.prompt_seed}.jsonl"
@@ -81,7 +87,7 @@ class AdapterTraining:
         wanted = self._options.answer_tokens
         prompts = read_prompts(self._prompts_path)
         ids = {prompt.id for prompt in prompts}
-        tokens = sum(len(answer.answer) for answer in self._shards if answer.prompt_id in ids)
+        tokens = sum(len(answer.answer) for answer in self._answers if answer.prompt_id in ids)
         if tokens >= wanted:
             return
         self._listen.step("answers", wanted)
@@ -94,36 +100,49 @@ class AdapterTraining:
 
         answering = self._options.answering
         generate_answers(
-            lambda: self._start_target(self._options.model, answering), prompts, self._shards, answering, on_answer
+            lambda: self._start_target(self._options.model, answering), prompts, self._answers, answering, on_answer
+        )
+
+    def take_prompts_alone(self) -> None:
+        """Step 3: prompts of the training part that have no answer, from the far end of their list, until enough."""
+        options = self._options
+        answered = {answer.prompt_id for answer in self._answers}
+        add_prompts_alone(
+            [each for each in reversed(read_prompts(self._prompts_path)) if each.id not in answered],
+            prompt_renderer(options.model, options.answering.max_prompt_tokens),
+            self._alone,
+            options.prompt_tokens,
         )
 
     def compute_states(self) -> None:
-        """Step 3: the residual streams at the exits."""
+        """Step 4: the residual streams at the exits, and the last ones."""
         tokens = 0
-        self._listen.step("states", sum(each.positions for each in self._shards))
+        self._listen.step("states", sum(each.positions for shards in (self._answers, self._alone) for each in shards))
 
         def on_tokens(count: int) -> None:
             nonlocal tokens
             tokens += count
             self._listen.reach(tokens, "tokens")
 
-        compute_states(self._options.model, self._shards, self._states, self._options.exit_layers, on_tokens)
+        layers = [*self._options.exit_layers, self._last_layer]
+        compute_states(self._options.model, self._shard_paths(), self._states, layers, on_tokens)
 
-    def train(self, exit_layer: int, out: Path, training: TrainOptions, command: str) -> AgreementReport:
-        """Steps 4 and 5: trains the adapter of one exit and writes it with its report into ``out``.
+    def train(self, exit_layer: int, out: Path, training: TrainOptions, command: str) -> Reports:
+        """Steps 5 and 6: trains the adapter of one exit and writes it with its report into ``out``.
 
         Args:
             command: the command line, for people who want to make it again.
         """
         options = self._options
+        data = self._data(exit_layer)
         config = DraftAdapterConfig.for_target(
             options.name,
             target_config(options.model),
             exit_layer=exit_layer,
             input_residual=options.input_residual,
             draft_vocab_size=options.draft_vocab_size,
+            lookup_agreement=measure_lookups(data.part("train")),
         )
-        data = self._data(exit_layer)
         in_training = (sequence.answer for sequence in data.part("train"))
         d2t = choose_draft_vocabulary(in_training, config.draft_vocab_size, config.vocab_size)
         target = TargetWeights(str(options.model))
@@ -132,16 +151,27 @@ class AdapterTraining:
         trainer, batches = Trainer(config, head, d2t, training, checkpoint), plan(data, training)
         self._listen.step(f"train exit {exit_layer}", len(batches))
         trainer.run(batches, lambda done: self._listen.reach(done.step, f"loss {done.loss:.3f}"))
-        report = measure_agreement(evaluate(trainer.adapter, head, d2t, data.part("held_out")))
+        held_out, lookups = data.part("held_out"), config.lookup_agreement
+        reports = Reports(
+            served=measure_agreement(evaluate(trainer.adapter, head, d2t, held_out, lookup_agreement=lookups)),
+            adapter_alone=measure_agreement(evaluate(trainer.adapter, head, d2t, held_out)),
+        )
         save_adapter(out, config, {**trainer.adapter.state_dict(), D2T: d2t})
         made = self._provenance(data, training, command)
         made.write(out)
-        write_card(out, config, report, made)
-        return report
+        write_card(out, config, reports, made)
+        return reports
+
+    def _shard_paths(self) -> list[Path]:
+        return [*self._answers.paths(), *self._alone.paths()]
+
+    @cached_property
+    def _last_layer(self) -> int:
+        return int(target_config(self._options.model).num_hidden_layers)
 
     def _data(self, exit_layer: int) -> TrainingData:
         prompts = {prompt.id: prompt for prompt in read_prompts(self._prompts_path)}
-        return TrainingData(self._shards, self._states, exit_layer, prompts)
+        return TrainingData(self._shard_paths(), self._states, exit_layer, self._last_layer, prompts)
 
     def _provenance(self, data: TrainingData, training: TrainOptions, command: str) -> Provenance:
         return Provenance(

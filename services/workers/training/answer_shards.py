@@ -19,15 +19,11 @@ class Answer:
     Attributes:
         prompt: token ids, int32.
         answer: token ids, int32; an answer that ended by itself ends with the stop token.
-        top_ids: [answer, K] int32; the target's K likeliest tokens at each position of the answer, likeliest first.
-        top_logprobs: [answer, K] float16; their log probabilities at temperature 1.
     """
 
     prompt_id: str
     prompt: NDArray[np.int32]
     answer: NDArray[np.int32]
-    top_ids: NDArray[np.int32]
-    top_logprobs: NDArray[np.float16]
 
     @property
     def positions(self) -> int:
@@ -58,8 +54,6 @@ class AnswerShards:
                 "answer_lengths": np.array([len(answer.answer) for answer in answers], dtype=np.int32),
                 "prompts": np.concatenate([answer.prompt for answer in answers]),
                 "answers": np.concatenate([answer.answer for answer in answers]),
-                "top_ids": np.concatenate([answer.top_ids for answer in answers]),
-                "top_logprobs": np.concatenate([answer.top_logprobs for answer in answers]),
             },
             part,
         )
@@ -74,9 +68,8 @@ def read_shard(path: Path) -> list[Answer]:
     """The answers of one shard, in its order."""
     shard = load_file(path)
     prompts = np.split(shard["prompts"], np.cumsum(shard["prompt_lengths"])[:-1])
-    ends = np.cumsum(shard["answer_lengths"])[:-1]
-    answers, top_ids, top_logprobs = (np.split(shard[name], ends) for name in ("answers", "top_ids", "top_logprobs"))
+    answers = np.split(shard["answers"], np.cumsum(shard["answer_lengths"])[:-1])
     return [
-        Answer(f"{number:016x}", *fields)
-        for number, *fields in zip(shard["ids"].tolist(), prompts, answers, top_ids, top_logprobs, strict=True)
+        Answer(f"{number:016x}", prompt, answer)
+        for number, prompt, answer in zip(shard["ids"].tolist(), prompts, answers, strict=True)
     ]

@@ -24,8 +24,6 @@ class AnswerOptions:
     """Longer prompts are left out."""
     max_answer_tokens: int = 256
     kv_cache_bytes: int = 2 << 30
-    top: int = 8
-    """Likeliest tokens of the target that are kept at each position, as soft labels."""
 
 
 class Target(Protocol):

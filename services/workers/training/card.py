@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.files import weight_shapes
@@ -15,13 +17,25 @@ REPORT_NAME = "report.json"
 CARD_NAME = "README.md"
 
 
-def write_card(folder: Path, config: DraftAdapterConfig, report: AgreementReport, provenance: Provenance) -> None:
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Of the drafts as the first stage makes them, and of the adapter's own without lookups in the request's text."""
+
+    served: AgreementReport
+    adapter_alone: AgreementReport
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: the served drafts' report, the adapter's under ``adapter_alone``."""
+        return {**self.served.as_json(), "adapter_alone": self.adapter_alone.as_json()}
+
+
+def write_card(folder: Path, config: DraftAdapterConfig, reports: Reports, provenance: Provenance) -> None:
     """Writes both pages into ``folder``."""
-    (folder / REPORT_NAME).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / CARD_NAME).write_text(card(config, report, provenance), encoding="utf-8")
+    (folder / REPORT_NAME).write_text(json.dumps(reports.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / CARD_NAME).write_text(card(config, reports, provenance), encoding="utf-8")
 
 
-def card(config: DraftAdapterConfig, report: AgreementReport, provenance: Provenance) -> str:
+def card(config: DraftAdapterConfig, reports: Reports, provenance: Provenance) -> str:
     """The model card, Markdown."""
     return (
         "\n\n".join(
@@ -29,8 +43,8 @@ def card(config: DraftAdapterConfig, report: AgreementReport, provenance: Proven
                 f"# Draft adapter: {config.target}, exit after layer {config.exit_layer} of {config.target_layers}",
                 _what(config),
                 "## Agreement with the target",
-                _agreement(config, report, provenance),
-                *_tables(report),
+                _agreement(config, reports, provenance),
+                *_tables(reports.served),
                 "## How it was made",
                 _made(provenance),
                 "## Limits",
@@ -49,17 +63,22 @@ def _what(config: DraftAdapterConfig) -> str:
         f"Drafts the next token from the residual stream after layer {config.exit_layer}: a projection, one causal "
         f"attention layer, then the target's own final norm and LM head, reduced to {config.draft_vocab_size:,} of "
         f"{config.vocab_size:,} tokens. {parameters / 1e6:.2f} million weights; norm and head are read from the "
-        "target's checkpoint. Licence: Apache-2.0."
+        "target's checkpoint. For greedy requests the first stage also looks up what followed the newest tokens when "
+        "they stood in the request's text before, and drafts that where such matches are right more often than the "
+        "adapter is sure. Licence: Apache-2.0."
     )
 
 
-def _agreement(config: DraftAdapterConfig, report: AgreementReport, provenance: Provenance) -> str:
+def _agreement(config: DraftAdapterConfig, reports: Reports, provenance: Provenance) -> str:
+    report, alone = reports.served, reports.adapter_alone
     lines = [
         f"Measured on {sum(provenance.held_out.prompts.values()):,} held-out answers; a token outside the draft "
         "vocabulary counts as a miss. At temperature 0:",
         "",
         f"- all drafts: **{report.overall.share:.3f}** ({report.overall.positions:,} positions)",
         f"- the most confident {CONFIDENT_SHARE:.0%}: **{report.confident.share:.3f}**",
+        f"- the adapter alone, without lookups: {alone.overall.share:.3f} overall, {alone.confident.share:.3f} of the "
+        f"most confident {CONFIDENT_SHARE:.0%}",
         f"- tokens within the draft vocabulary of {config.draft_vocab_size:,}: {report.coverage:.3f}",
     ]
     if report.sampled is not None:
@@ -93,7 +112,8 @@ def _made(provenance: Provenance) -> str:
             f"    {provenance.command}",
             "",
             f"Trained on the target's own answers to {sum(train.prompts.values()):,} prompts: {train.answer_tokens:,} "
-            f"tokens ({_counts(train.prompts)}). Held-out prompts come from other items of the same sources.",
+            f"tokens ({_counts(train.prompts)}), and on these prompts and {train.prompts_alone:,} without answers: "
+            f"{train.prompt_tokens:,} tokens. Held-out prompts come from other items of the same sources.",
             f"Prompts from {', '.join(sources)}.",
             "No text of them is in the weights' files. Seeds, options, checksums and versions: `provenance.json`.",
         ]

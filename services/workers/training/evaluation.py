@@ -1,6 +1,6 @@
-"""Runs an adapter over the held-out answers: what it drafts at each position, and how sure it is."""
+"""What the first stage would have drafted at each position of the held-out answers, and how sure it would have been."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.workers.context_lookup import LONGEST_MATCH, Found, look_up
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
 from services.workers.training.draft_vocabulary import inverse
 from services.workers.training.training_data import AnsweredPrompt, in_batches, load_batch
@@ -20,7 +21,7 @@ class Drafts:
     Attributes:
         agrees: whether the draft is the target's own next token.
         draftable: whether that token is in the draft vocabulary at all.
-        confidence: the draft's probability over the draft vocabulary.
+        confidence: the draft's probability over the draft vocabulary, or the agreement of lookups like it.
         position: in the answer, from 0.
         workload: of the prompt.
         greedy: whether the target answered at temperature 0.
@@ -39,9 +40,18 @@ class Drafts:
 
 
 def evaluate(
-    adapter: DraftAdapter, head: DraftHead, d2t: Tensor, sequences: Sequence[AnsweredPrompt], batch_tokens: int = 8192
+    adapter: DraftAdapter,
+    head: DraftHead,
+    d2t: Tensor,
+    sequences: Sequence[AnsweredPrompt],
+    *,
+    lookup_agreement: Sequence[float] = (),
+    batch_tokens: int = 8192,
 ) -> Drafts:
     """Drafts at every position of the answers, each after the target's own tokens, as in serving.
+
+    Args:
+        lookup_agreement: of the adapter's configuration; empty for the adapter alone.
 
     Raises:
         ValueError: there are no sequences.
@@ -49,20 +59,62 @@ def evaluate(
     if not sequences:
         raise ValueError("no held-out answers have states; generate more answers first")
     t2d = inverse(d2t, int(d2t.max()) + 1)
-    parts: list[tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float32]]] = []
+    tokens, confidences, known = [], [], []
     for group in in_batches(sequences, batch_tokens):
         batch = load_batch(group)
         with torch.inference_mode():
-            probabilities = head(adapter(batch.states, batch.lengths)[batch.labelled]).softmax(-1)
+            probabilities = head(adapter(batch.states, batch.lengths)[batch.answers]).softmax(-1)
         confidence, drafts = probabilities.max(-1)
-        known = (batch.labels < len(t2d)) & (t2d[batch.labels.clamp_max(len(t2d) - 1)] >= 0)
-        parts.append(((d2t[drafts] == batch.labels).numpy(), known.numpy(), confidence.numpy()))
+        tokens.append(d2t[drafts].numpy())
+        confidences.append(confidence.numpy())
+        known.append(((batch.labels < len(t2d)) & (t2d[batch.labels.clamp_max(len(t2d) - 1)] >= 0)).numpy())
+    token, confidence = np.concatenate(tokens), np.concatenate(confidences)
+    if lookup_agreement:
+        _prefer_lookups(token, confidence, sequences, lookup_agreement)
     lengths = [len(sequence.answer.answer) for sequence in sequences]
     return Drafts(
-        agrees=np.concatenate([part[0] for part in parts]),
-        draftable=np.concatenate([part[1] for part in parts]),
-        confidence=np.concatenate([part[2] for part in parts]),
+        agrees=token == np.concatenate([sequence.answer.answer for sequence in sequences]),
+        draftable=np.concatenate(known),
+        confidence=confidence,
         position=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
         workload=np.repeat([sequence.prompt.workload for sequence in sequences], lengths),
         greedy=np.repeat([sequence.prompt.temperature == 0 for sequence in sequences], lengths),
     )
+
+
+def measure_lookups(sequences: Sequence[AnsweredPrompt]) -> tuple[float, ...]:
+    """How often a lookup is the target's own next token, by match length from 1 on, in greedy answers."""
+    tried, agreed = np.zeros(LONGEST_MATCH + 1), np.zeros(LONGEST_MATCH + 1)
+    for sequence in sequences:
+        if sequence.prompt.temperature > 0:
+            continue
+        for found, token in zip(_lookups(sequence), sequence.answer.answer, strict=True):
+            if found is not None:
+                tried[found.match_length] += 1
+                agreed[found.match_length] += found.token_id == token
+    return tuple((agreed / np.maximum(tried, 1))[1:].tolist())
+
+
+def _prefer_lookups(
+    tokens: NDArray[np.int64],
+    confidence: NDArray[np.float32],
+    sequences: Sequence[AnsweredPrompt],
+    agreement: Sequence[float],
+) -> None:
+    """Replaces drafts as the first stage does: in greedy answers, where a lookup is likelier to be right."""
+    position = 0
+    for sequence in sequences:
+        if sequence.prompt.temperature > 0:
+            position += len(sequence.answer.answer)
+            continue
+        for found in _lookups(sequence):
+            if found is not None and agreement[found.match_length - 1] > confidence[position]:
+                tokens[position], confidence[position] = found.token_id, agreement[found.match_length - 1]
+            position += 1
+
+
+def _lookups(sequence: AnsweredPrompt) -> Iterator[Found | None]:
+    """Before each token of the answer."""
+    text = np.concatenate([sequence.answer.prompt, sequence.answer.answer])
+    for end in range(len(sequence.answer.prompt), len(text)):
+        yield look_up(text[:end])

@@ -25,15 +25,19 @@ class Part:
     """What one part of the data came to."""
 
     prompts: Mapping[str, int]
-    """By workload."""
+    """Answered ones, by workload."""
+    prompts_alone: int
+    """Without an answer."""
     prompt_tokens: int
     answer_tokens: int
 
     @classmethod
     def of(cls, sequences: Sequence[AnsweredPrompt]) -> "Part":
         """The counts over ``sequences``."""
+        answered = [sequence for sequence in sequences if len(sequence.answer.answer)]
         return cls(
-            prompts=dict(sorted(Counter(sequence.prompt.workload for sequence in sequences).items())),
+            prompts=dict(sorted(Counter(sequence.prompt.workload for sequence in answered).items())),
+            prompts_alone=len(sequences) - len(answered),
             prompt_tokens=sum(len(sequence.answer.prompt) for sequence in sequences),
             answer_tokens=sum(len(sequence.answer.answer) for sequence in sequences),
         )

@@ -1,8 +1,8 @@
 """Trains one adapter: AdamW, warm-up and cosine decay, everything fixed by the seed, resumable at any checkpoint.
 
-The loss mixes two cross-entropies over the draft vocabulary: with the target's own next token, and with the target's
-distribution over its likeliest tokens (what a draft must match when the target samples, and a finer signal at
-temperature 0). Positions whose token cannot be drafted have no part in the first; the second leaves such tokens out.
+The loss mixes two cross-entropies over the draft vocabulary: with the target's likeliest token, and with the target's
+distribution (what a draft must match when the target samples, and a finer signal at temperature 0). The target's logits
+are computed from its last residual streams, so prompts teach as well as answers do.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
-from services.workers.training.draft_vocabulary import inverse
+from services.workers.training.starting_point import fit_start
 from services.workers.training.training_data import AnsweredPrompt, Batch, TrainingData, load_batch
 
 
@@ -28,7 +28,7 @@ class TrainOptions:
     epochs: int = 8
     batch_tokens: int = 8192
     """Positions in a step, prompts included."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     weight_decay: float = 0.01
     warmup_share: float = 0.03
     """Of all steps."""
@@ -36,7 +36,9 @@ class TrainOptions:
     """Of the peak, at the last step."""
     gradient_clip: float = 1.0
     soft_share: float = 0.5
-    """Weight of the cross-entropy with the target's distribution; the rest is on its own token."""
+    """Weight of the cross-entropy with the target's distribution; the rest is on its likeliest token."""
+    prompt_weight: float = 0.5
+    """Of a prompt's position, beside 1 of an answer's."""
     seed: int = 0
     checkpoint_steps: int = 100
 
@@ -49,7 +51,7 @@ class TrainProgress:
     """How many steps are done."""
     loss: float
     agreement: float
-    """With the target's own next token, in this batch."""
+    """With the target's likeliest token of the draft vocabulary, in this batch."""
 
 
 class Trainer:
@@ -63,7 +65,6 @@ class Trainer:
         self._config = config
         self._head = head
         self._d2t = d2t
-        self._t2d = inverse(d2t, config.vocab_size)
         self._options = options
         self._checkpoint = checkpoint
         self._optimizer = torch.optim.AdamW(
@@ -73,7 +74,9 @@ class Trainer:
     def run(self, batches: Sequence[Sequence[AnsweredPrompt]], on_step: Callable[[TrainProgress], None]) -> None:
         """Trains on ``batches``, one step each, from the last checkpoint if there is one of this very training."""
         identity = self._identity(batches)
-        for step in range(self._resume(identity), len(batches)):
+        if not (done := self._resume(identity)):
+            fit_start(self.adapter, [sequence for batch in batches for sequence in batch])
+        for step in range(done, len(batches)):
             self._set_learning_rate(step, len(batches))
             loss, agreement = self._step(load_batch(batches[step]))
             on_step(TrainProgress(step + 1, loss, agreement))
@@ -88,13 +91,18 @@ class Trainer:
         return digest.hexdigest()
 
     def _step(self, batch: Batch) -> tuple[float, float]:
-        logits = self._head(self.adapter(batch.states, batch.lengths)[batch.labelled])
-        loss = draft_loss(logits, self._t2d, batch, self._options.soft_share)
+        weights = position_weights(batch, self._options.prompt_weight)
+        taught = weights > 0
+        logits = self._head(self.adapter(batch.states, batch.lengths)[taught])
+        with torch.no_grad():
+            target = self._head(batch.last[taught])
+        losses = draft_losses(logits, target, self._options.soft_share)
+        loss = (losses * weights[taught]).sum() / weights.sum()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.adapter.parameters(), self._options.gradient_clip)
         self._optimizer.step()
-        agreement = (logits.argmax(-1) == self._t2d[batch.labels]).float().mean()
+        agreement = (logits.argmax(-1) == target.argmax(-1)).float().mean()
         return loss.item(), agreement.item()
 
     def _set_learning_rate(self, step: int, steps: int) -> None:
@@ -142,22 +150,23 @@ def plan(data: TrainingData, options: TrainOptions) -> list[list[AnsweredPrompt]
     return batches
 
 
-def draft_loss(logits: Tensor, t2d: Tensor, batch: Batch, soft_share: float) -> Tensor:
-    """The mean loss of a position, see the module's description.
+def position_weights(batch: Batch, prompt_weight: float) -> Tensor:
+    """[P]: 1 for positions that predict an answer's token, ``prompt_weight`` for others, 0 for a sequence's first."""
+    weights = torch.full((len(batch.states),), prompt_weight)
+    weights[batch.answers] = 1.0
+    weights[batch.starts] = 0.0
+    return weights
+
+
+def draft_losses(logits: Tensor, target: Tensor, soft_share: float) -> Tensor:
+    """The loss of each position, see the module's description.
 
     Args:
-        logits: [L, draft vocabulary].
-        t2d: [vocabulary], draft index of each token id or -1.
+        logits: [N, draft vocabulary], of the drafts.
+        target: [N, draft vocabulary], of the target.
     """
-    hard = cross_entropy(logits, t2d[batch.labels], ignore_index=-1)
-    if soft_share == 0:
-        return hard
-    indexes = t2d[batch.top_ids]
-    weights = batch.top_logprobs.exp() * (indexes >= 0)
-    # Of the likeliest tokens that can be drafted; a position that has none weighs nothing.
-    weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-6)
-    log_probabilities = logits.gather(-1, indexes.clamp_min(0)) - logits.logsumexp(-1, keepdim=True)
-    soft = -(weights * log_probabilities).sum(-1).mean()
+    hard = cross_entropy(logits, target.argmax(-1), reduction="none")
+    soft = cross_entropy(logits, target.softmax(-1), reduction="none")
     return (1 - soft_share) * hard + soft_share * soft
 
 

@@ -1,4 +1,4 @@
-"""Sequences to train on: states of an exit with the target's next tokens as labels, read from disk as needed."""
+"""Sequences to train on: streams of an exit with the target's last ones, read from disk as needed."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,18 +9,19 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from services.workers.training.answer_shards import Answer, AnswerShards, read_shard
+from services.workers.training.answer_shards import Answer, read_shard
 from services.workers.training.prompt import Prompt, Split
 from services.workers.training.states import STATES, states_path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnsweredPrompt:
-    """One answered prompt; its states lie in ``path`` from row ``start`` on, one for each token but the last."""
+    """One answered prompt; its states lie in the two files from row ``start`` on, one for each token but the last."""
 
     prompt: Prompt
     answer: Answer
-    path: Path
+    exit_path: Path
+    last_path: Path
     start: int
 
     def __len__(self) -> int:
@@ -29,38 +30,41 @@ class AnsweredPrompt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Packed sequences, with P positions of all and L of them with a label: those that predict the answer's tokens.
+    """Packed sequences, with P positions of all and L of them that predict the answers' tokens.
 
     Attributes:
-        states: [P, hidden] float32.
+        states: [P, hidden] float32, the residual stream at the exit.
+        last: [P, hidden] float32, the one before the target's final norm.
         lengths: of the sequences; sum P.
-        labelled: [L] indexes into P.
-        labels: [L] the target's next token ids.
-        top_ids: [L, K] the target's likeliest next token ids.
-        top_logprobs: [L, K] float32.
+        starts: [P] bool, the first position of each sequence.
+        answers: [L] indexes into P.
+        labels: [L] token ids of the answers.
     """
 
     sequences: Sequence[AnsweredPrompt]
     states: Tensor
+    last: Tensor
     lengths: list[int]
-    labelled: Tensor
+    starts: Tensor
+    answers: Tensor
     labels: Tensor
-    top_ids: Tensor
-    top_logprobs: Tensor
 
 
 class TrainingData:
-    """The answers to ``prompts`` whose states at one exit are on disk."""
+    """The ``prompts``, answered or alone, whose streams, at one exit and the last, are on disk."""
 
-    def __init__(self, shards: AnswerShards, states: Path, exit_layer: int, prompts: Mapping[str, Prompt]) -> None:
+    def __init__(
+        self, shards: Sequence[Path], states: Path, exit_layer: int, last_layer: int, prompts: Mapping[str, Prompt]
+    ) -> None:
         self._parts: dict[Split, list[AnsweredPrompt]] = {"train": [], "held_out": []}
-        for shard in shards.paths():
-            path, start = states_path(states, shard, exit_layer), 0
-            if not path.is_file():
+        for shard in shards:
+            exit_path, last_path = (states_path(states, shard, each) for each in (exit_layer, last_layer))
+            if not (exit_path.is_file() and last_path.is_file()):
                 continue
+            start = 0
             for answer in read_shard(shard):
                 if (prompt := prompts.get(answer.prompt_id)) is not None:
-                    self._parts[prompt.split].append(AnsweredPrompt(prompt, answer, path, start))
+                    self._parts[prompt.split].append(AnsweredPrompt(prompt, answer, exit_path, last_path, start))
                 start += answer.positions
 
     def part(self, split: Split) -> list[AnsweredPrompt]:
@@ -89,21 +93,27 @@ def in_batches(sequences: Sequence[AnsweredPrompt], batch_tokens: int) -> Iterat
 
 
 def load_batch(sequences: Sequence[AnsweredPrompt]) -> Batch:
-    """Reads the states of ``sequences`` and packs them."""
-    states, labelled, start = [], [], 0
+    """Reads the streams of ``sequences`` and packs them."""
+    lengths = [len(sequence) for sequence in sequences]
+    starts = torch.zeros(sum(lengths), dtype=torch.bool)
+    answers, start = [], 0
     for sequence in sequences:
-        with safe_open(sequence.path, framework="pt") as file:
-            states.append(file.get_slice(STATES)[sequence.start : sequence.start + len(sequence)])
+        starts[start] = True
         # The prompt's last position predicts the answer's first token.
-        labelled.append(torch.arange(start + len(sequence.answer.prompt) - 1, start + len(sequence)))
+        answers.append(torch.arange(start + len(sequence.answer.prompt) - 1, start + len(sequence)))
         start += len(sequence)
-    answers = [sequence.answer for sequence in sequences]
     return Batch(
         sequences=sequences,
-        states=torch.cat(states).float(),
-        lengths=[len(sequence) for sequence in sequences],
-        labelled=torch.cat(labelled),
-        labels=torch.cat([torch.from_numpy(answer.answer) for answer in answers]).long(),
-        top_ids=torch.cat([torch.from_numpy(answer.top_ids) for answer in answers]).long(),
-        top_logprobs=torch.cat([torch.from_numpy(answer.top_logprobs) for answer in answers]).float(),
+        states=torch.cat([_read(sequence.exit_path, sequence) for sequence in sequences]),
+        last=torch.cat([_read(sequence.last_path, sequence) for sequence in sequences]),
+        lengths=lengths,
+        starts=starts,
+        answers=torch.cat(answers),
+        labels=torch.cat([torch.from_numpy(sequence.answer.answer) for sequence in sequences]).long(),
     )
+
+
+def _read(path: Path, sequence: AnsweredPrompt) -> Tensor:
+    with safe_open(path, framework="pt") as file:
+        states: Tensor = file.get_slice(STATES)[sequence.start : sequence.start + len(sequence)]
+    return states.float()

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer
 
 from services.workers.training.answer_shards import Answer
 from services.workers.training.answers import AnswerOptions
 from services.workers.training.prompt import Prompt
+from services.workers.training.prompts_alone import prompt_renderer
 
 _ENVIRONMENT = {
     # In this process: nothing else runs beside it, and a Ctrl-C ends all of it.
@@ -20,11 +20,11 @@ _ENVIRONMENT = {
 
 
 class VllmTarget:
-    """Answers chat prompts, keeping the likeliest tokens at each position."""
+    """Answers chat prompts, as many at once as the options say."""
 
     def __init__(self, model: Path, options: AnswerOptions) -> None:
         self._options = options
-        self._tokenizer = AutoTokenizer.from_pretrained(str(model))
+        self._render = prompt_renderer(model, options.max_prompt_tokens)
         self._engine = _engine(model, options)
         self._prompts: dict[str, list[int]] = {}
 
@@ -33,21 +33,17 @@ class VllmTarget:
         from vllm import SamplingParams  # noqa: PLC0415  (vLLM reads its environment when it is imported)
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
-        turns = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
-        ids = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
-        if len(ids) > self._options.max_prompt_tokens:
+        if (ids := self._render(prompt)) is None:
             return False
-        self._prompts[prompt.id] = list(ids)
+        self._prompts[prompt.id] = ids
         sampling = SamplingParams(
             temperature=prompt.temperature,
             seed=int(prompt.id, 16) >> 1,
             max_tokens=self._options.max_answer_tokens,
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=False,
-            logprobs=self._options.top,
-            flat_logprobs=True,
         )
-        self._engine.add_request(prompt.id, {"prompt_token_ids": self._prompts[prompt.id]}, sampling)
+        self._engine.add_request(prompt.id, {"prompt_token_ids": ids}, sampling)
         return True
 
     def step(self) -> list[Answer]:
@@ -55,15 +51,10 @@ class VllmTarget:
         return [self._answer(output) for output in self._engine.step() if output.finished]
 
     def _answer(self, output: Any) -> Answer:
-        completion = output.outputs[0]
-        # vLLM puts the chosen token before the likeliest ones.
-        shape = (-1, 1 + self._options.top)
         return Answer(
             prompt_id=output.request_id,
             prompt=np.array(self._prompts.pop(output.request_id), np.int32),
-            answer=np.array(completion.token_ids, np.int32),
-            top_ids=np.array(completion.logprobs.token_ids, np.int32).reshape(shape)[:, 1:],
-            top_logprobs=np.array(completion.logprobs.logprobs, np.float16).reshape(shape)[:, 1:],
+            answer=np.array(output.outputs[0].token_ids, np.int32),
         )
 
 

@@ -11,23 +11,14 @@ from services.workers.training.answer_shards import Answer, AnswerShards, read_s
 from services.workers.training.answers import AnswerOptions, generate_answers
 from services.workers.training.prompt import Message, Prompt
 
-TOP = 3
-
 
 def make_answer(prompt_id: str, prompt: list[int], answer: list[int]) -> Answer:
-    rng = np.random.default_rng(len(prompt) + len(answer))
-    return Answer(
-        prompt_id,
-        np.array(prompt, np.int32),
-        np.array(answer, np.int32),
-        rng.integers(0, 99, (len(answer), TOP)).astype(np.int32),
-        -rng.random((len(answer), TOP)).astype(np.float16),
-    )
+    return Answer(prompt_id, np.array(prompt, np.int32), np.array(answer, np.int32))
 
 
 def assert_same(first: Answer, second: Answer) -> None:
     assert first.prompt_id == second.prompt_id
-    for name in ("prompt", "answer", "top_ids", "top_logprobs"):
+    for name in ("prompt", "answer"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
         assert getattr(first, name).dtype == getattr(second, name).dtype
 

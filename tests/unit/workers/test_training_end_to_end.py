@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.workers.context_lookup import LONGEST_MATCH, look_up
 from services.workers.draft_adapter.files import D2T, load_adapter
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
 from services.workers.target_weights import TargetWeights
@@ -18,17 +19,18 @@ from services.workers.training.agreement import measure_agreement
 from services.workers.training.answer_shards import AnswerShards
 from services.workers.training.answers import AnswerOptions
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary, inverse
-from services.workers.training.evaluation import evaluate
+from services.workers.training.evaluation import evaluate, measure_lookups
 from services.workers.training.prompt import Message, Prompt, Split, write_prompts
+from services.workers.training.starting_point import fit_start
 from services.workers.training.states import compute_states
-from services.workers.training.target_model import TargetLayers
+from services.workers.training.target_model import TargetStreams
 from services.workers.training.trainer import TrainOptions
 from services.workers.training.training_data import TrainingData, in_batches, load_batch
 from tests.support.small_adapter import make_config
 from tests.support.tiny_checkpoint import TinyTarget, write_tiny_checkpoint
 
-EXIT = 2
-ANSWERING = AnswerOptions(max_answer_tokens=12, top=4, shard=4)
+EXIT, LAYERS = 2, 3
+ANSWERING = AnswerOptions(max_answer_tokens=12, shard=4)
 TRAINING = TrainOptions(epochs=6, batch_tokens=64, learning_rate=0.01, checkpoint_steps=2)
 
 
@@ -82,6 +84,7 @@ def options_for(model: Path) -> AdapterOptions:
         prompt_seed=0,
         answering=ANSWERING,
         answer_tokens=10**9,
+        prompt_tokens=0,
     )
 
 
@@ -110,10 +113,13 @@ def make_training(model: Path, prepared: Path, tmp_path: Path) -> MakeTraining:
 
 def test_the_command_leaves_an_adapter_that_loads_with_its_report(make_training: MakeTraining, tmp_path: Path) -> None:
     training = make_training(SilentListener())
-    report = training.train(EXIT, tmp_path / "adapter-2", TRAINING, "forerun train adapter …")
+    reports = training.train(EXIT, tmp_path / "adapter-2", TRAINING, "forerun train adapter …")
+    report = reports.served
     config, tensors = load_adapter(tmp_path / "adapter-2")
     assert (config.exit_layer, config.target, len(tensors[D2T])) == (EXIT, "tiny", 64)
-    assert json.loads((tmp_path / "adapter-2/report.json").read_text())["overall"]["share"] == report.overall.share
+    written = json.loads((tmp_path / "adapter-2/report.json").read_text())
+    assert written["overall"]["share"] == report.overall.share
+    assert written["adapter_alone"]["overall"]["share"] == reports.adapter_alone.overall.share
     assert f"**{report.overall.share:.3f}**" in (tmp_path / "adapter-2/README.md").read_text()
     provenance = json.loads((tmp_path / "adapter-2/provenance.json").read_text())
     assert provenance["train"]["prompts"] == {"chat": 8, "code": 4}
@@ -155,7 +161,7 @@ def test_a_checkpoint_of_other_options_is_not_gone_on_with(make_training: MakeTr
 def test_the_states_are_the_residual_streams_of_the_whole_model(model: Path) -> None:
     whole = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32)
     sequences = [torch.arange(5) + 3, torch.arange(9) * 2]
-    states = TargetLayers(model, [1, EXIT]).states(sequences)
+    states = TargetStreams(model, [1, EXIT]).streams(sequences)
     for row, ids in enumerate(sequences):
         streams = whole(ids[None], output_hidden_states=True).hidden_states
         for exit_layer in (1, EXIT):
@@ -178,21 +184,22 @@ def test_the_norm_and_the_head_are_the_targets(model: Path) -> None:
 @pytest.fixture
 def data(prepared: Path) -> TrainingData:
     prompts = {prompt.id: prompt for prompt in make_prompts()}
-    return TrainingData(AnswerShards(prepared / "answers"), prepared / "states", EXIT, prompts)
+    return TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", EXIT, LAYERS, prompts)
 
 
 def test_a_batch_holds_the_states_after_which_each_label_comes(model: Path, data: TrainingData) -> None:
-    layers = TargetLayers(model, [EXIT])
+    target = TargetStreams(model, [EXIT, LAYERS])
     batch = load_batch(data.part("train")[:5])
     start = 0
     for sequence, length in zip(batch.sequences, batch.lengths, strict=True):
         tokens = torch.tensor([*sequence.answer.prompt.tolist(), *sequence.answer.answer.tolist()])
-        expected = layers.states([tokens[:-1]])[EXIT][0]
-        torch.testing.assert_close(batch.states[start : start + length], expected, rtol=1e-2, atol=1e-2)
-        mine = (batch.labelled >= start) & (batch.labelled < start + length)
-        assert torch.equal(batch.labels[mine], tokens[batch.labelled[mine] - start + 1])
+        streams = target.streams([tokens[:-1]])
+        for layer, packed in ((EXIT, batch.states), (LAYERS, batch.last)):
+            torch.testing.assert_close(packed[start : start + length], streams[layer][0], rtol=1e-2, atol=1e-2)
+        mine = (batch.answers >= start) & (batch.answers < start + length)
+        assert torch.equal(batch.labels[mine], tokens[batch.answers[mine] - start + 1])
+        assert batch.starts[start : start + length].tolist() == [True] + [False] * (length - 1)
         start += length
-    assert torch.equal(batch.top_ids[:, 0], batch.labels)  # the tiny target is greedy
 
 
 def test_an_epoch_holds_every_training_answer_once_in_batches_that_fit(data: TrainingData) -> None:
@@ -206,20 +213,20 @@ def test_an_epoch_holds_every_training_answer_once_in_batches_that_fit(data: Tra
 
 def test_answers_to_other_prompts_do_not_shift_the_states(data: TrainingData, prepared: Path) -> None:
     kept = {prompt.id: prompt for prompt in make_prompts()[::3]}
-    fewer = TrainingData(AnswerShards(prepared / "answers"), prepared / "states", EXIT, kept)
-    starts = {sequence.prompt.id: (sequence.path, sequence.start) for sequence in data.part("train")}
+    fewer = TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", EXIT, LAYERS, kept)
+    starts = {sequence.prompt.id: (sequence.exit_path, sequence.start) for sequence in data.part("train")}
     assert fewer.part("train")
-    assert all(starts[each.prompt.id] == (each.path, each.start) for each in fewer.part("train"))
+    assert all(starts[each.prompt.id] == (each.exit_path, each.start) for each in fewer.part("train"))
 
 
 def test_states_are_computed_for_new_answers_only(model: Path, prepared: Path, tmp_path: Path) -> None:
     shards, folder = AnswerShards(prepared / "answers"), tmp_path / "states"
     shutil.copytree(prepared / "states", folder)
     passed: list[int] = []
-    compute_states(model, shards, folder, [EXIT], passed.append)
+    compute_states(model, shards.paths(), folder, [EXIT], passed.append)
     assert not passed
-    (folder / "exit-02/states-00000.safetensors").unlink()
-    compute_states(model, shards, folder, [EXIT], passed.append)
+    (folder / "layer-02/answers/answers-00000.safetensors").unlink()
+    compute_states(model, shards.paths(), folder, [EXIT], passed.append)
     assert sum(passed) == sum(answer.positions for answer in list(shards)[: ANSWERING.shard])
 
 
@@ -252,3 +259,45 @@ def test_evaluation_packs_without_changing_what_is_drafted(model: Path, data: Tr
     first = held_out[0].answer
     assert together.position[: len(first.answer)].tolist() == list(range(len(first.answer)))
     assert measure_agreement(together).coverage == together.draftable[together.greedy].mean()
+
+
+def test_training_starts_near_the_targets_last_stream(data: TrainingData) -> None:
+    config = make_config(exit_layer=EXIT, draft_vocab_size=64).model_copy(
+        update={"hidden_size": 64, "head_dim": 16, "vocab_size": 259}
+    )
+    torch.manual_seed(0)
+    fitted, random = DraftAdapter(config), DraftAdapter(config)
+    fit_start(fitted, data.part("train"))
+    batch = load_batch(data.part("held_out"))
+    errors = [
+        (adapter(batch.states, batch.lengths) - batch.last)[~batch.starts].pow(2).mean().item()
+        for adapter in (fitted, random)
+    ]
+    assert errors[0] < errors[1] / 2
+
+
+def test_lookups_are_measured_and_preferred_where_they_are_likelier_to_be_right(data: TrainingData) -> None:
+    held_out, lookups = data.part("held_out"), measure_lookups(data.part("train"))
+    assert len(lookups) == LONGEST_MATCH
+    config = make_config(exit_layer=EXIT, draft_vocab_size=64).model_copy(
+        update={"hidden_size": 64, "head_dim": 16, "vocab_size": 259}
+    )
+    adapter = DraftAdapter(config)
+    d2t = torch.arange(64)
+    head = DraftHead(torch.ones(64), torch.randn(64, 64), 1e-5)
+    alone = evaluate(adapter, head, d2t, held_out)
+    never = evaluate(adapter, head, d2t, held_out, lookup_agreement=[0.0] * LONGEST_MATCH)
+    always = evaluate(adapter, head, d2t, held_out, lookup_agreement=[1.0] * LONGEST_MATCH)
+    np.testing.assert_array_equal(alone.agrees, never.agrees)
+    expected = []
+    for sequence in held_out:
+        text = [*sequence.answer.prompt.tolist(), *sequence.answer.answer.tolist()]
+        for end in range(len(sequence.answer.prompt), len(text)):
+            found = look_up(np.array(text[:end], np.int32))
+            if found is None or sequence.prompt.temperature > 0:
+                expected.append(None)
+            else:
+                expected.append(found.token_id == text[end])
+    assert any(each is not None for each in expected)
+    for each, without, with_lookups in zip(expected, alone.agrees, always.agrees, strict=True):
+        assert with_lookups == (without if each is None else each)

