@@ -1,7 +1,7 @@
 """``python -m benchmarks.planner``: what ``forerun plan`` predicts, against what the same systems then do.
 
 Each split is started in turn. For every batch its stages are profiled as ``forerun profile`` does, and right after it
-the throughput of whole answers is measured, so that a machine whose speed drifts does so for both.
+the throughput is measured with other prompts, so that a machine whose speed drifts does so for both.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from rich.progress import Progress
 from benchmarks.planner.verdict import Outcome, judge
 from benchmarks.questions import chat_prompts
 from benchmarks.report import Figure, write_report
-from benchmarks.sp.comparison import Workload
-from benchmarks.sp.systems import STAGE_KV_BYTES, ForerunSystem, read_adapter
+from benchmarks.sp.systems import STAGE_KV_BYTES, read_adapter
 from benchmarks.systems import fast_dtype, forerun_config, model_folder
+from services.cli.background import BackgroundSystem
 from services.cli.profile_run import connect, kv_sequences
 from services.cli.profile_splits import Adapter, system_for
 from services.scheduler.sp_measurement import Window, split_profile
@@ -62,30 +62,31 @@ def main() -> None:
         Split(pp=2, layers=tuple(options.layers), micro_batching=False),
         Split(sp=2, layers=tuple(adapter.config.layer_partition(2))),
     ]
-    workload = Workload(chat_prompts(model), options.batches, options.tokens)
+    prompts = chat_prompts(model)
     measurements = Measurements()
     with Progress() as progress:
         task = progress.add_task("measuring", total=options.rounds * len(splits))
         for number in range(options.rounds):
             for split in splits if number % 2 == 0 else reversed(splits):
                 config = _config(split, model, adapter, options)
-                asyncio.run(_visit(split, config, workload, number, options.seconds, measurements))
+                with BackgroundSystem(config) as system:
+                    asyncio.run(_visit(split, system, prompts, options, measurements))
                 progress.advance(task)
     _report(measurements, write=not options.no_report)
 
 
 async def _visit(
-    split: Split, config: dict[str, object], workload: Workload, number: int, seconds: float, into: Measurements
+    split: Split, system: BackgroundSystem, prompts: list[list[int]], options: argparse.Namespace, into: Measurements
 ) -> None:
-    async with ForerunSystem(config) as system, connect(split, system.background, workload.prompts) as run:
-        into.held[split] = await kv_sequences(system.background, CONTEXT)
-        await run.warm_up(max(workload.batches))
+    async with connect(split, system, prompts) as run:
+        into.held[split] = await kv_sequences(system, CONTEXT)
+        await run.warm_up(max(options.batches))
         # One sequence alone shows the hops between micro-batched stages.
-        into.windows[split].append(await run.measure(1, seconds))
-        for batch in workload.batches:
-            into.windows[split].append(await run.measure(batch, seconds))
-            answers = await system.run(workload.of(number, batch), workload.max_tokens(batch))
-            into.tokens_per_s[split, batch].append(answers.tokens_per_s)
+        into.windows[split].append(await run.measure(1, options.seconds))
+        for batch in options.batches:
+            into.windows[split].append(await run.measure(batch, options.seconds))
+            measured = await run.measure(batch, options.seconds)
+            into.tokens_per_s[split, batch].append(measured.tokens_per_s)
 
 
 def _config(split: Split, model: Path, adapter: Adapter, options: argparse.Namespace) -> dict[str, object]:
@@ -138,8 +139,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, nargs=2, default=[17, 13], help="layers of the two stages of PP")
     parser.add_argument("--batches", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="sequences at once")
     parser.add_argument("--rounds", type=int, default=2, help="visits of each split")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens of each answer whose throughput is measured")
-    parser.add_argument("--seconds", type=float, default=2.0, help="time of each profiling window")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time of each window")
     parser.add_argument("--dtype", default=fast_dtype(), help="precision")
     parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
     return parser.parse_args()
