@@ -26,9 +26,7 @@ def stage(rows: float, start_ms: float, draft_ms: float = 0.0) -> StageWindow:
     return StageWindow(rows=rows, model_ms=start_ms + 0.5 * rows, draft_ms=draft_ms)
 
 
-def window(
-    split: Split, batch: int, stages: Sequence[StageWindow], hop_ms: float = HOP_MS, drafts: Drafts = ()
-) -> Window:
+def window(split: Split, batch: int, stages: Sequence[StageWindow], drafts: Drafts = ()) -> Window:
     """What is counted on a machine that does as the cost model says."""
     in_flight = split.steps_in_flight(batch)
     times = [each.model_ms + each.draft_ms for each in stages]
