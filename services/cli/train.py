@@ -48,8 +48,8 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     prompt_tokens: Annotated[
         int, typer.Option(min=0, help="Tokens of prompts without answers to train on as well; they cost no decoding.")
     ] = 500_000,
-    draft_vocab: Annotated[int, typer.Option(min=1, help="Token ids that can be drafted, the most used ones.")] = 8192,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the answers.")] = 8,
+    draft_vocab: Annotated[int, typer.Option(min=1, help="Token ids that can be drafted, the most used ones.")] = 4096,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 1e-3,
     soft_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the loss on the model's distribution.")] = 0.5,
     input_residual: Annotated[

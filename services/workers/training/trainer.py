@@ -25,8 +25,8 @@ from services.workers.training.training_data import AnsweredPrompt, Batch, Train
 class TrainOptions:
     """How to train; together with the data they decide the result."""
 
-    epochs: int = 8
-    batch_tokens: int = 8192
+    epochs: int = 3
+    batch_tokens: int = 4096
     """Positions in a step, prompts included."""
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
