@@ -6,19 +6,25 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from services.cli.trace_tree import TreeRow, tree_rows
-from services.common.trace_names import OUTCOME, STAGE
+from services.common.trace_names import OUTCOME, SPAN_SPEC_BLOCK, STAGE
 from services.common.trace_store import StoredSpan
 
 MIN_BAR_WIDTH = 10
 MAX_BAR_WIDTH = 100
 TIME_WIDTH = 10
+SHOWN_BLOCKS = 3
+"""Blocks of speculation that are drawn unless all are asked for; there are dozens."""
+
 STATUS_STYLES = {"error": "red", "ok": "green"}
 
 
-def render_trace(spans: Sequence[StoredSpan], width: int, *, attributes: bool) -> RenderableType:
+def render_trace(spans: Sequence[StoredSpan], width: int, *, attributes: bool, blocks: bool = False) -> RenderableType:
     """The whole trace, at most ``width`` columns wide as far as names allow."""
-    rows = tree_rows(spans)
-    return Group(_summary(spans), *_lines(rows, width, attributes=attributes))
+    shown = spans if blocks else _first_blocks(spans)
+    lines = list(_lines(tree_rows(shown), width, attributes=attributes))
+    if hidden := len(spans) - len(shown):
+        lines.append(Text(f"{hidden} more spans of blocks of speculation; --blocks draws them", "dim"))
+    return Group(_summary(spans), *lines)
 
 
 def duration(seconds: float) -> str:
@@ -28,6 +34,12 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"
     return f"{seconds:.2f} s"
+
+
+def _first_blocks(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
+    blocks = [span.span_id for span in spans if span.name == SPAN_SPEC_BLOCK]
+    hidden = set(blocks[SHOWN_BLOCKS:])
+    return [span for span in spans if not hidden & {span.span_id, span.parent_span_id}]
 
 
 def _summary(spans: Sequence[StoredSpan]) -> Text:

@@ -91,7 +91,14 @@ class TelemetryConfig(ConfigModel):
     """Share of requests that are traced; a caller's own sampling decision comes first."""
     max_trace_file_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Bytes of local trace files kept per process; the older half is thrown away when they are full."""
+    max_block_spans: int = Field(default=32, ge=0, le=4096)
+    """Blocks of speculation that get spans of their own, per request; the sum over all blocks always has one."""
     log_format: Literal["json", "console"] = "json"
     """One JSON object a line, or lines for people."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Messages below this level are not written."""
+
+    @property
+    def keeps_spans(self) -> bool:
+        """Spans go somewhere."""
+        return self.otlp_endpoint is not None or self.traces_dir is not None

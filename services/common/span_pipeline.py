@@ -14,7 +14,7 @@ FLUSH_INTERVAL_S = 1.0
 
 
 class SpanDrops:
-    """Counts lost spans, by reason: ``queue-full``, ``export-failed``, ``rotated``, ``write-failed``."""
+    """Counts lost spans, by reason: ``queue-full``, ``export-failed``, ``rotated``, ``too-large``, ``block-cap``."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()

@@ -51,6 +51,10 @@ class Tracing:
         """Spans lost so far, for any reason."""
         return self._drops.total
 
+    def count_dropped(self, reason: str, spans: int) -> None:
+        """Counts spans that were not even made, so that volume stays bounded."""
+        self._drops.add(reason, spans)
+
     def flush(self, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> bool:
         """Ships what is queued; blocks for at most ``timeout_s``. False when time ran out."""
         return _bounded(self._provider.force_flush, timeout_s)
@@ -115,6 +119,11 @@ def extract_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Cont
 def extract_headers(headers: Mapping[str, str]) -> Context:
     """``extract`` from HTTP headers or vLLM's trace headers; names in lower case."""
     return extract(headers.get("traceparent", ""), headers.get("tracestate", ""))
+
+
+def is_sampled(traceparent: str) -> bool:
+    """False for a trace that nobody records, and for a header that is empty or malformed."""
+    return trace.get_current_span(extract(traceparent)).get_span_context().trace_flags.sampled
 
 
 def inject(span: trace.Span) -> tuple[str, str]:

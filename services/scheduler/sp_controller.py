@@ -62,6 +62,13 @@ class StageTime:
     """Forward pass and sampling."""
     draft_ms: float
     """Drafting; 0 on stages behind the first."""
+    began_ns: int = 0
+    """When the forward pass began, nanoseconds since the epoch by the stage's clock; for traces only."""
+
+    @property
+    def ended_ns(self) -> int:
+        """When the model had done."""
+        return self.began_ns + round(1e6 * (self.model_ms + self.draft_ms))
 
 
 class Line:

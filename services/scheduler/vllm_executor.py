@@ -73,9 +73,9 @@ class _PendingStep:
         """A rank's reply, the first or the one that samples or another of ``stage``.
 
         Raises ``ValueError`` (msgspec's among them) for a reply that cannot be read."""
-        if stage < len(self.times):
-            spent = reply.times
-            self.times[stage] = StageTime(spent.tokens, (spent.busy_ns - spent.draft_ns) / 1e6, spent.draft_ns / 1e6)
+        spent = reply.times
+        model_ms, draft_ms = (spent.busy_ns - spent.draft_ns) / 1e6, spent.draft_ns / 1e6
+        self.times[stage] = StageTime(spent.tokens, model_ms, draft_ms, spent.began_unix_ns)
         if is_first:
             self.drafts = {draft.request_id: draft for draft in reply.drafts}
             self.drafts_due = False
@@ -85,6 +85,7 @@ class _PendingStep:
             # ModelRunnerOutput has no field for them; the scheduler reads these attributes.
             self.output.forerun_drafts = self.drafts  # type: ignore[union-attr]
             self.output.forerun_stage_times = self.times  # type: ignore[union-attr]
+            self.output.forerun_step = reply.step  # type: ignore[union-attr]
 
 
 class GrpcExecutor(Executor):
@@ -224,12 +225,12 @@ class GrpcExecutor(Executor):
                 for request_id, traceparent in traceparents.items()
             ],
             speculation=getattr(output, "forerun_speculation", None),
+            after_idle=getattr(output, "forerun_after_idle", False),
         )
 
     def _pending_step(self, future: Future[ModelRunnerOutput | None]) -> _PendingStep:
-        if self._settings.speculation is None:
-            return _PendingStep(future, drafts_due=False)
-        return _PendingStep(future, drafts_due=True, times=[None] * len(self._settings.stages))
+        speculates = self._settings.speculation is not None
+        return _PendingStep(future, drafts_due=speculates, times=[None] * len(self._settings.stages))
 
     def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
         if reply.HasField("error"):

@@ -6,6 +6,7 @@ Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``sch
 """
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
@@ -15,8 +16,13 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from services.common.metrics import MetricsServer
+from services.common.row_kind import RowKind
+from services.common.tracing import is_sampled, setup_tracing
 from services.scheduler.engine_core_settings import RESERVATION_HEADER, EngineCoreSettings
 from services.scheduler.ledger_source import LedgerSource, RequestBlocks
+from services.scheduler.pipeline_recorder import PipelineRecorder
+from services.scheduler.span_writer import SpanWriter
+from services.scheduler.step_record import Row
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -36,6 +42,11 @@ class ForerunScheduler(Scheduler):
         self._step_requests = Histogram(
             "forerun_step_requests", "Requests in one step.", buckets=_BATCH_BUCKETS, registry=registry
         )
+        self._spans = _span_writer(settings, self._stages, registry)
+        self._recorder = PipelineRecorder(
+            None if self._spans is None else self._spans.put, settings.telemetry.max_block_spans
+        )
+        self._was_idle = True
         self._metrics_server = _serve_metrics(settings, registry)
         self._publish()
 
@@ -48,28 +59,40 @@ class ForerunScheduler(Scheduler):
             self._note_admitted(output)
         if output.num_scheduled_tokens:
             self._step_requests.observe(len(output.num_scheduled_tokens))
+            output.forerun_after_idle, self._was_idle = self._was_idle, False
+        if self._recorder.is_active:
+            self._record(output)
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         """vLLM's update; then the new block counts go to the ledger, off this thread."""
         outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if (record := getattr(scheduler_output, "forerun_record", None)) is not None:
+            number = getattr(model_runner_output, "forerun_step", 0)
+            times = getattr(model_runner_output, "forerun_stage_times", [])
+            self._recorder.returned(record, number, times, model_runner_output.req_id_to_index)
         self._publish()
         return outputs
 
     def add_request(self, request: Request) -> None:
         """vLLM's; the ledger learns of the waiting request."""
+        self._was_idle |= not self.requests
         super().add_request(request)
         self._publish()
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's (aborts); freed blocks go to the ledger at once, since no step may follow."""
         finished = super().finish_requests(*args, **kwargs)
+        self._recorder.ended(request.request_id for request in finished)
         self._publish()
         return finished
 
     def shutdown(self) -> None:
         """vLLM's; then the replica leaves the ledger."""
         super().shutdown()
+        self._recorder.close()
+        if self._spans is not None:
+            self._spans.close()
         self._ledger.close()
         if self._metrics_server is not None:
             self._metrics_server.stop()
@@ -100,10 +123,35 @@ class ForerunScheduler(Scheduler):
         for new in output.scheduled_new_reqs:
             request = self.requests[new.req_id]
             self._ledger.admitted(self._reservation_of(request))
-            if traceparent := (request.trace_headers or {}).get("traceparent"):
+            traceparent = (request.trace_headers or {}).get("traceparent", "")
+            if is_sampled(traceparent):
                 traceparents[new.req_id] = traceparent
+                self._recorder.begin(new.req_id, traceparent)
         # SchedulerOutput has no field for trace contexts; the executor reads this attribute and the codec ignores it.
         output.forerun_traceparents = traceparents
+
+    def _record(self, output: SchedulerOutput) -> None:
+        """Notes a step, and who has ended, for the traces."""
+        self._recorder.ended(output.finished_req_ids)
+        if output.num_scheduled_tokens:
+            drafted = frozenset(self._drafted_in(output))
+            # As with the trace contexts.
+            output.forerun_record = self._recorder.planned(
+                output.num_scheduled_tokens,
+                lambda request_id: self._row(self.requests[request_id], output, is_draft=request_id in drafted),
+            )
+
+    def _drafted_in(self, output: SchedulerOutput) -> Collection[str]:  # noqa: ARG002  (speculation overrides it)
+        """Requests whose input in this step is a draft."""
+        return ()
+
+    @staticmethod
+    def _row(request: Request, output: SchedulerOutput, *, is_draft: bool) -> Row:
+        tokens = output.num_scheduled_tokens[request.request_id]
+        position = request.num_computed_tokens - tokens  # schedule() has counted them already
+        is_prefill = tokens > 1 or position < request.num_prompt_tokens
+        kind = RowKind.UNJUDGED if is_draft else RowKind.PREFILL if is_prefill else RowKind.VERIFIED
+        return Row(kind, position, is_draft, samples=not request.is_prefill_chunk)
 
     def _publish(self) -> None:
         pool = self.kv_cache_manager.block_pool
@@ -125,6 +173,13 @@ class ForerunScheduler(Scheduler):
     @staticmethod
     def _reservation_of(request: Request) -> str:
         return str((request.trace_headers or {}).get(RESERVATION_HEADER, ""))
+
+
+def _span_writer(settings: EngineCoreSettings, stages: int, registry: CollectorRegistry) -> SpanWriter | None:
+    """None where spans go nowhere."""
+    if not settings.telemetry.keeps_spans:
+        return None
+    return SpanWriter(setup_tracing("engine-core", settings.telemetry, registry), stages)
 
 
 def _serve_metrics(settings: EngineCoreSettings, registry: CollectorRegistry) -> MetricsServer | None:

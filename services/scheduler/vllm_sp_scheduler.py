@@ -12,20 +12,19 @@ and ``drop_stale_output`` make ``update_from_output`` drop what a request has in
 it. ``_roll_back`` is the only place that writes vLLM's state.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from forerun.stage.v1 import service_pb2 as pb
-from prometheus_client import Counter, Gauge, Histogram
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from services.scheduler.sp_block import BlockEnd
 from services.scheduler.sp_controller import Reason, SpController, StageTime
+from services.scheduler.sp_metrics import SpMetrics
 from services.scheduler.vllm_scheduler import ForerunScheduler
-
-_CONFIDENCE_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1.0)
-"""Narrow where most drafts are."""
 
 
 class SpScheduler(ForerunScheduler, AsyncScheduler):
@@ -43,38 +42,17 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         )
         self._context_lookup = speculation.context_lookup
         self._reason = Reason.FORCED
-        self._drafted = self._counter("drafted", "Draft tokens that ran ahead.")
-        self._accepted = self._counter("accepted", "Draft tokens that the verifier kept.")
-        self._dropped = self._counter("dropped", "Draft tokens left out for want of confidence.")
-        self._flushed = self._counter("flushed", "Tokens in flight that a miss made worthless.")
-        self._planned = Counter(
-            "forerun_sp_steps_total",
-            "Steps, by why they speculate or (does-not-pay) do not.",
-            ["reason"],
-            registry=self._registry,
-        )
-        self._confidence = Histogram(
-            "forerun_sp_draft_confidence",
-            "Confidence of judged drafts, by whether they were right.",
-            ["right"],
-            buckets=_CONFIDENCE_BUCKETS,
-            registry=self._registry,
-        )
-        self._gauge("acceptance_ratio", "Moving share of the drafts that ran ahead and were right.").set_function(
-            lambda: self._controller.acceptance
-        )
-        self._gauge("drop_fraction", "Share of each step's drafts that does not run ahead.").set_function(
-            lambda: self._controller.drop_fraction
-        )
+        self._sp_metrics = SpMetrics(self._registry, self._recorder, self._controller)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """vLLM's schedule; the plan tells the first stage which inputs are its drafts, and what to draft next."""
         self._reason = self._controller.decide(sum(not request.is_prefill_chunk for request in self.running))
         output = super().schedule(throttle_prefills)
         if output.num_scheduled_tokens:
-            self._planned.labels(self._reason.value).inc()
+            self._sp_metrics.planned(self._reason)
+        self._sp_metrics.ended(output.finished_req_ids)
         output.forerun_speculation = pb.Speculation(
-            drafted_request_ids=_drafted_inputs(output),
+            drafted_request_ids=self._drafted_in(output),
             draft_request_ids=[id_ for id_ in output.num_scheduled_tokens if self._is_wanted(self.requests[id_])],
             drop_fraction=self._controller.drop_fraction,
             context_lookup=self._context_lookup,
@@ -85,22 +63,27 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         """vLLM's update; then every new token is compared with the draft that has run ahead of it."""
         drafts: dict[str, pb.Draft] = getattr(model_runner_output, "forerun_drafts", {})
         self._observe(scheduler_output, getattr(model_runner_output, "forerun_stage_times", None))
-        known = {
-            request_id: request.num_output_tokens
-            for request_id in scheduler_output.num_scheduled_tokens
-            if (request := self.requests.get(request_id)) is not None and not request.num_stale_output_tokens
-        }
+        scheduled = scheduler_output.num_scheduled_tokens
+        waited_for = {id_: self.requests[id_] for id_ in scheduled if self._is_waited_for(id_)}
+        known = {id_: request.num_output_tokens for id_, request in waited_for.items()}
+        in_vain = set(scheduler_output.forerun_speculation.drafted_request_ids) - waited_for.keys()
+        self._sp_metrics.flushed(len(in_vain & model_runner_output.req_id_to_index.keys()))
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        for request_id, tokens in known.items():
-            request = self.requests.get(request_id)
-            if request is not None and request.num_output_tokens > tokens and request.num_in_flight_tokens > 0:
+        for request_id, request in waited_for.items():
+            if request.num_output_tokens == known[request_id]:
+                continue
+            if request_id in self.requests and request.num_in_flight_tokens > 0:
                 self._judge(request, drafts.get(request_id))
+            else:
+                self._sp_metrics.not_ahead(request_id, has_ended=request_id not in self.requests)
         return outputs
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
         # Of several tokens in flight only the oldest has a verified input; vLLM would deliver them all.
         drop = drop_stale_output or request.num_output_placeholders > 1
         super()._preempt_request(request, timestamp, drop_stale_output=drop)
+        if request.drop_stale_output and request.num_stale_output_tokens:
+            self._sp_metrics.preempted(request.request_id)
 
     def _hold_back(self) -> None:
         """Requests that may not speculate wait for their verified token; a crowd that does is not split."""
@@ -115,18 +98,16 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
 
         None: the step before was planned without speculating, so the first stage has left the next one's row out.
         """
+        end = BlockEnd.NO_DRAFT
         if draft is not None:
             is_hit = draft.token_id == request.output_token_ids[-1]
-            self._confidence.labels(is_hit).observe(draft.confidence)
+            self._sp_metrics.compared(draft.confidence, is_right=is_hit)
             self._controller.observe_draft(draft.confidence, hit=is_hit, ran=not draft.dropped)
-            if draft.dropped:
-                self._dropped.inc()
-            else:
-                self._drafted.inc()
-                if is_hit:
-                    self._accepted.inc()
-                    return
-                self._flushed.inc(request.num_in_flight_tokens)
+            if is_hit and not draft.dropped:
+                self._sp_metrics.accepted(request.request_id, draft.confidence)
+                return
+            end = BlockEnd.DROPPED if draft.dropped else BlockEnd.MISS
+        self._sp_metrics.not_accepted(request.request_id, end, None if draft is None else draft.confidence)
         self._roll_back(request)
 
     def _observe(self, step: SchedulerOutput, times: list[StageTime | None] | None) -> None:
@@ -152,14 +133,12 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         """A grammar's mask for a step needs every token before it."""
         return self._reason.speculates and not request.use_structured_output
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"forerun_sp_{name}_tokens_total", text, registry=self._registry)
+    def _is_waited_for(self, request_id: str) -> bool:
+        """False when what the request has in flight will be thrown away."""
+        request = self.requests.get(request_id)
+        return request is not None and not (request.num_stale_output_tokens and request.drop_stale_output)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"forerun_sp_{name}", text, registry=self._registry)
-
-
-def _drafted_inputs(output: SchedulerOutput) -> list[str]:
-    """Requests whose one token in this step is not known to the scheduler."""
-    cached = output.scheduled_cached_reqs
-    return [id_ for id_, tokens in zip(cached.req_ids, cached.new_token_ids, strict=True) if not tokens]
+    def _drafted_in(self, output: SchedulerOutput) -> Collection[str]:
+        """Requests whose one token in this step is not known to the scheduler."""
+        cached = output.scheduled_cached_reqs
+        return [id_ for id_, tokens in zip(cached.req_ids, cached.new_token_ids, strict=True) if not tokens]

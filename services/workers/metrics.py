@@ -8,7 +8,7 @@ _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5,
 
 
 class StageMetrics:
-    """Where a stage's time goes; busy over (busy + idle + overhead) is its utilisation, idle its bubbles."""
+    """Where a stage's time goes; busy over (busy + bubble + overhead) is its utilisation under load."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._busy = Counter(
@@ -16,7 +16,12 @@ class StageMetrics:
         )
         self._idle = Counter(
             "forerun_stage_idle_seconds_total",
-            "Bubbles: time waiting for a plan or for the previous stage's activations.",
+            "Time waiting for a plan or for the previous stage's activations.",
+            registry=registry,
+        )
+        self._bubble = Counter(
+            "forerun_stage_bubble_seconds_total",
+            "Bubbles: the part of idle in which the replica had requests.",
             registry=registry,
         )
         self._overhead = Counter(
@@ -46,6 +51,7 @@ class StageMetrics:
         """Counts one step's times."""
         self._busy.inc(times.busy_ns * _NANOSECOND)
         self._idle.inc(times.idle_ns * _NANOSECOND)
+        self._bubble.inc(times.bubble_ns * _NANOSECOND)
         self._overhead.inc(times.overhead_ns * _NANOSECOND)
         self._draft.inc(times.draft_ns * _NANOSECOND)
         if times.busy_ns:

@@ -25,10 +25,13 @@ from services.workers.stage import Stage
 
 @dataclass
 class _Clock:
-    """Splits the model thread's time into idle (bubble), busy (model) and overhead, in nanoseconds."""
+    """Splits the model thread's time into idle, busy (model) and overhead, in nanoseconds."""
 
     free_since: int
     idle: int = 0
+    workless: int = 0
+    """The part of idle in which there was nothing to do."""
+    began_unix: int = 0
     busy: int = 0
     draft: int = 0
     tokens: int = 0
@@ -37,7 +40,13 @@ class _Clock:
         total = time.perf_counter_ns() - self.free_since
         overhead = max(0, total - self.idle - self.busy)
         return pb.StepTimes(
-            idle_ns=self.idle, busy_ns=self.busy, overhead_ns=overhead, draft_ns=self.draft, tokens=self.tokens
+            idle_ns=self.idle,
+            busy_ns=self.busy,
+            overhead_ns=overhead,
+            draft_ns=self.draft,
+            tokens=self.tokens,
+            began_unix_ns=self.began_unix,
+            bubble_ns=max(0, self.idle - self.workless),
         )
 
 
@@ -69,7 +78,8 @@ class StepRunner:
     def run(self, request: pb.ExecuteRequest) -> pb.ExecuteResponse | None:
         """One plan. None when its reply comes later, with the plan that carries the step's grammar."""
         started = time.perf_counter_ns()
-        clock = _Clock(self._free_since, idle=started - self._free_since)
+        waited = started - self._free_since
+        clock = _Clock(self._free_since, idle=waited, workless=waited if request.after_idle else 0)
         reply = pb.ExecuteResponse(step=request.step, generation=self._generation)
         try:
             self._refuse_foreign(request)
@@ -138,6 +148,8 @@ class StepRunner:
         hidden = None
         if received is not None and plan.total_num_scheduled_tokens:
             hidden = activations.from_proto(list(received.tensors), self._stage.device)
+        if plan.total_num_scheduled_tokens:
+            clock.began_unix = time.time_ns()
         began = time.perf_counter_ns()
         output = self._stage.forward(plan, hidden)
         if self._stage.speculation is not None and output is None:
@@ -182,7 +194,7 @@ class StepRunner:
         self._awaiting_grammar = None
         output = self._sample(request.grammar_output, clock)
         clock.busy += earlier.busy
-        clock.tokens = earlier.tokens
+        clock.tokens, clock.workless, clock.began_unix = earlier.tokens, earlier.workless, earlier.began_unix
         clock.idle = max(0, time.perf_counter_ns() - clock.free_since - clock.busy)
         return output
 

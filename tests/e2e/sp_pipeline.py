@@ -66,7 +66,8 @@ class SpPipeline:
         self._hasher = hasher
 
     def add(self, name: str, prompt: list[int], sampling: SamplingParams) -> None:
-        request = Request(name, prompt, sampling, None, block_hasher=self._hasher)
+        headers = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+        request = Request(name, prompt, sampling, None, block_hasher=self._hasher, trace_headers=headers)
         self.scheduler.add_request(request)
         self.answers[name] = []
 

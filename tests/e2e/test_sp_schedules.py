@@ -12,6 +12,8 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import RequestStatus
 
+from services.scheduler.pipeline_recorder import FinishedTrace, PipelineRecorder
+from services.scheduler.sp_block import Tally
 from services.scheduler.sp_controller import Reason, SpController
 from services.scheduler.vllm_sp_scheduler import SpScheduler
 from tests.e2e.schedules import Configs, build_scheduler, events, stage_configs
@@ -42,6 +44,35 @@ def pipeline(config: Any, stages: int, seed: int, hit: float, drop: float) -> Sp
     init_none_hash(sha256)
     hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
     return SpPipeline(scheduler, stages, BLOCK_SIZE, Random(seed), hit, drop, hasher)
+
+
+class Traced(list[FinishedTrace]):
+    """Every request's trace, when it was over."""
+
+    def tally(self) -> Tally:
+        """Of their blocks, which all have been kept."""
+        total = Tally()
+        for finished in self:
+            assert len(finished.request.blocks) == finished.request.tally.blocks
+            total.add(finished.request.tally)
+        return total
+
+
+def trace_everything(scheduler: Any) -> Traced:
+    """Instead of the recorder that the configuration asks for, which keeps nothing."""
+    traced = Traced()
+    scheduler._recorder = scheduler._sp_metrics._recorder = PipelineRecorder(traced.append, max_blocks=10_000)
+    return traced
+
+
+def counted(scheduler: Any) -> Tally:
+    """What the metrics say."""
+    samples = [sample for metric in scheduler._registry.collect() for sample in metric.samples]
+    values = {field: f"forerun_sp_{field}_tokens_total" for field in Tally.__dataclass_fields__}
+    values["blocks"] = "forerun_sp_blocks_total"
+    return Tally(
+        **{field: sum(int(sample.value) for sample in samples if sample.name == name) for field, name in values.items()}
+    )
 
 
 class Fickle(SpController):
@@ -76,6 +107,7 @@ def test_every_schedule_says_what_no_schedule_says(
     off: float,
 ) -> None:
     run = pipeline(configs[stages], stages, seed, hit, drop)
+    traced = trace_everything(run.scheduler)
     random = Random(seed)
     run.scheduler._controller = Fickle(Random(seed + 1), off)
     expected: dict[str, list[int]] = {}
@@ -107,3 +139,5 @@ def test_every_schedule_says_what_no_schedule_says(
         else:
             assert run.answers[name] == answer, name
     assert run.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == BLOCKS - 1
+    assert traced.tally() == counted(run.scheduler), "spans and metrics differ"
+    assert not run.scheduler._recorder.is_active, "a traced request was never given away"

@@ -12,7 +12,11 @@ import pytest
 from forerun.scheduler.v1 import service_pb2 as scheduler_pb
 
 from benchmarks.forerun_run import scrape
+from services.cli.pipeline_picture import picture_of
 from services.common.outcome import Outcome
+from services.common.row_kind import RowKind
+from services.common.trace_names import SPAN_SPEC_SUMMARY, SPEC_ACCEPTED, SPEC_BLOCKS, SPEC_EMITTED
+from services.common.trace_store import read_trace
 from services.workers.synthetic_text import reference_answer
 from tests.support.redis_server import free_port
 from tests.support.scheduler_process import SchedulerProcess
@@ -60,6 +64,7 @@ class Replicas:
 
     def __init__(self, folder: Path) -> None:
         self._model = write_model(folder / "model")
+        self.traces = folder / "traces"
         self.stages = StageServers([SYNTHETIC] * 6)
         addresses = self.stages.addresses
         self.schedulers = {2: self._spawn(folder, addresses[:2], 0.0), 4: self._spawn(folder, addresses[2:], DROPPED)}
@@ -77,6 +82,7 @@ class Replicas:
             stages=[[address] for address in stages],
             speculation={"draft_adapter": "none", "mode": "always", "drop_fraction": drop_fraction},
             engine_args=ENGINE_ARGS,
+            telemetry={"traces_dir": str(self.traces)},
         ).spawn()
 
     def counters(self, stages: int, page: str, prefix: str) -> dict[str, float]:
@@ -108,9 +114,11 @@ async def test_texts_are_right_whatever_is_drafted_dropped_preempted_and_cancell
     # Few different beginnings, so that prefixes are shared; some prompts are prefilled in pieces.
     prompts = [[index % 3] + [5] * random.randrange(20, 150) for index in range(14)]
     sampling = {"temperature": 0.0, "max_tokens": ANSWER_TOKENS, "ignore_eos": True, "detokenize": False}
+    trace_id = f"{stages:032x}"
     async with SessionClient(replicas.schedulers[stages].address) as session:
         for index, prompt in enumerate(prompts):
-            await session.submit(f"r{index}", prompt, **sampling)
+            traceparent = f"00-{trace_id}-{'cd' * 8}-01" if index == 0 else ""
+            await session.submit(f"r{index}", prompt, traceparent=traceparent, **sampling)
         cancelled = ("r3", "r7")
         for name in cancelled:
             await session.first_delta(name, 30)
@@ -126,6 +134,7 @@ async def test_texts_are_right_whatever_is_drafted_dropped_preempted_and_cancell
         assert replica_info.free_blocks == replica_info.total_blocks == BLOCKS - 1
         assert replica_info.running_requests == replica_info.waiting_requests == 0
     await asyncio.to_thread(_check_counters, replicas, stages)
+    await asyncio.to_thread(_check_picture, replicas, stages, trace_id)
 
 
 def _check_counters(replicas: Replicas, stages: int) -> None:
@@ -138,3 +147,20 @@ def _check_counters(replicas: Replicas, stages: int) -> None:
     assert flushed >= drafted - accepted
     assert dropped / (drafted + dropped) == pytest.approx(DROPPED if stages == 4 else 0.0, abs=0.1)
     assert replicas.counters(stages, "front", "vllm:num_preemptions")["vllm:num_preemptions_total"] > 0
+
+
+def _check_picture(replicas: Replicas, stages: int, trace_id: str) -> None:
+    """Of the one request that was traced: every stage, misses, and as many tokens as the client got."""
+    eventually_sync(lambda: any(span.name == SPAN_SPEC_SUMMARY for span in read_trace(replicas.traces, trace_id)), 10)
+    picture = picture_of(read_trace(replicas.traces, trace_id))
+    assert [lane.stage for lane in picture.lanes] == list(range(stages))
+    kinds = [box.kind for box in picture.lanes[0].boxes]
+    assert {RowKind.PREFILL, RowKind.VERIFIED, RowKind.ACCEPTED, RowKind.MISSED} <= set(kinds)
+    assert (RowKind.LEFT_OUT in kinds) == (stages == 4)
+    assert len(picture.misses) == kinds.count(RowKind.MISSED)
+    ahead = [box for box in picture.lanes[0].boxes if box.kind is RowKind.ACCEPTED]
+    ends = {box.step: box.ended_ms for box in picture.lanes[-1].boxes}
+    assert all(box.began_ms < ends[box.step] for box in ahead)
+    speculation = picture.speculation
+    assert speculation[SPEC_ACCEPTED] + speculation[SPEC_BLOCKS] >= speculation[SPEC_EMITTED] > ANSWER_TOKENS / 2
+    assert 0 < speculation[SPEC_EMITTED] <= ANSWER_TOKENS

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,11 @@ def test_one_command_serves_a_real_model_over_two_stages(up: ForerunUp) -> None:
         "stage.prefill",
         "stage.decode",
     }
+    picture = json.loads(forerun("trace", trace_id, "--pipeline", "--json", *here).stdout)
+    rows = ["".join(box["kind"] for box in lane["boxes"]) for lane in picture["lanes"]]
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+    assert re.fullmatch("p+[v.]*", rows[0])
     assert workers == {up.pid_of("replica-0.stage-0"), up.pid_of("replica-0.stage-1")}
 
     state = up.state

@@ -1,0 +1,154 @@
+"""The spans of one finished request's way through the pipeline: its steps by stage, its blocks of speculation. Pure.
+
+Every span's times are the stages' own clocks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from services.common import trace_names as names
+from services.common.row_kind import RowKind
+from services.scheduler.pipeline_recorder import FinishedTrace
+from services.scheduler.request_trace import RequestTrace
+from services.scheduler.sp_block import Block, BlockEnd, Tally
+from services.scheduler.sp_controller import StageTime
+from services.scheduler.step_record import Row, StepRecord
+
+AttributeValue = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """A span to be made. Times are nanoseconds since the epoch."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, AttributeValue]
+    children: tuple["SpanPlan", ...] = field(default=())
+
+
+def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
+    """All spans of a request: one for each stage, and with speculation the sum of its blocks and the first blocks."""
+    for stage in range(stages):
+        yield from _steps_of_stage(finished, stage)
+    request = finished.request
+    if not request.tally.blocks:
+        return
+    blocks = [
+        span
+        for index, block in enumerate(request.blocks)
+        if (span := _block_span(request, index, block, stages)) is not None
+    ]
+    yield from _summary(finished, stages)
+    yield from blocks
+
+
+def left_out_spans(finished: FinishedTrace) -> int:
+    """Spans that the request's blocks beyond the cap would have had."""
+    return 3 * (finished.request.tally.blocks - len(finished.request.blocks))
+
+
+def _steps_of_stage(finished: FinishedTrace, stage: int) -> Iterator[SpanPlan]:
+    request_id = finished.request.request_id
+    steps = [(step, time) for step in finished.steps if (time := step.stage(stage)) is not None]
+    if not steps:
+        return
+    start = min(time.began_ns for _, time in steps)
+    rows = [step.rows.get(request_id) for step, _ in steps]
+    yield SpanPlan(
+        names.SPAN_STEPS,
+        start,
+        max(time.ended_ns for _, time in steps),
+        {
+            names.REQUEST_ID: request_id,
+            names.STAGE: stage,
+            names.STEPS_BEFORE: finished.steps_before,
+            names.STEP_NUMBERS: [step.number for step, _ in steps],
+            names.STEP_BEGAN_US: [(time.began_ns - start) // 1000 for _, time in steps],
+            names.STEP_BUSY_US: [round(1000 * (time.model_ms + time.draft_ms)) for _, time in steps],
+            names.STEP_DRAFT_US: [round(1000 * time.draft_ms) for _, time in steps],
+            names.STEP_REQUESTS: [step.requests for step, _ in steps],
+            names.STEP_TOKENS: [time.rows for _, time in steps],
+            names.STEP_ROWS: "".join(RowKind.ABSENT if row is None else row.kind for row in rows),
+            names.STEP_POSITIONS: [-1 if row is None else row.position for row in rows],
+        },
+    )
+
+
+def _summary(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
+    request = finished.request
+    times = [time for step in finished.steps for time in step.stages if time is not None]
+    if not times:
+        return
+    yield SpanPlan(
+        names.SPAN_SPEC_SUMMARY,
+        min(time.began_ns for time in times),
+        max(time.ended_ns for time in times),
+        {
+            names.REQUEST_ID: request.request_id,
+            names.SPEC_METHOD: names.METHOD_SP,
+            names.SPEC_DEPTH: stages - 1,
+            names.SPEC_BLOCKS: request.tally.blocks,
+            names.SPEC_BLOCKS_LEFT_OUT: request.tally.blocks - len(request.blocks),
+            **_counts(request.tally),
+        },
+    )
+
+
+def _block_span(request: RequestTrace, index: int, block: Block, stages: int) -> SpanPlan | None:
+    """None when the stages' times are not known."""
+    draft = _part(names.SPAN_SPEC_DRAFT, block.rows, 0)
+    verify = _part(names.SPAN_SPEC_VERIFY, [each for each in block.rows if each[1].is_emitted], stages - 1)
+    if draft is None or verify is None:
+        return None
+    tally = block.tally()
+    attributes: dict[str, AttributeValue] = {
+        names.REQUEST_ID: request.request_id,
+        names.SPEC_METHOD: names.METHOD_SP,
+        names.SPEC_DEPTH: stages - 1,
+        names.SPEC_BLOCK_INDEX: index,
+        **_counts(tally),
+        names.SPEC_REASON: block.end.value,
+        names.SPEC_BATCH_SIZE: round(sum(step.requests for step, _ in block.rows) / len(block.rows), 2),
+        names.SPEC_STAGE_SECONDS: [_busy_ms(block.rows, stage) / 1e3 for stage in range(stages)],
+    }
+    if block.end is BlockEnd.MISS:
+        attributes[names.SPEC_FIRST_REJECTED] = tally.accepted + 1
+    if block.confidences:
+        attributes[names.SPEC_CONFIDENCE_MEAN] = sum(block.confidences) / len(block.confidences)
+        attributes[names.SPEC_CONFIDENCE_MIN] = min(block.confidences)
+    ends = [draft.end_ns, verify.end_ns]
+    return SpanPlan(names.SPAN_SPEC_BLOCK, draft.start_ns, max(ends), attributes, (draft, verify))
+
+
+def _part(name: str, rows: Sequence[tuple[StepRecord, Row]], stage: int) -> SpanPlan | None:
+    """The block on one stage; rows that were left out took no part."""
+    steps = [step for step, row in rows if row.kind is not RowKind.LEFT_OUT and step.stage(stage) is not None]
+    times = [time for step in steps if (time := step.stage(stage)) is not None]
+    if not times:
+        return None
+    attributes: dict[str, AttributeValue] = {
+        names.STAGE: stage,
+        names.STEPS: len(times),
+        names.BUSY_SECONDS: sum(time.model_ms + time.draft_ms for time in times) / 1e3,
+        names.STEP_NUMBERS: [step.number for step in steps],
+    }
+    if stage == 0:
+        attributes[names.DRAFT_SECONDS] = sum(time.draft_ms for time in times) / 1e3
+    return SpanPlan(name, min(time.began_ns for time in times), max(time.ended_ns for time in times), attributes)
+
+
+def _busy_ms(rows: Sequence[tuple[StepRecord, Row]], stage: int) -> float:
+    times: list[StageTime] = [time for step, _ in rows if (time := step.stage(stage)) is not None]
+    return sum(time.model_ms + time.draft_ms for time in times)
+
+
+def _counts(tally: Tally) -> dict[str, AttributeValue]:
+    return {
+        names.SPEC_DRAFTED: tally.drafted,
+        names.SPEC_ACCEPTED: tally.accepted,
+        names.SPEC_EMITTED: tally.emitted,
+        names.SPEC_DROPPED: tally.dropped,
+        names.SPEC_FLUSHED: tally.flushed,
+    }
