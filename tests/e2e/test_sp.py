@@ -1,12 +1,12 @@
 """Speculative parallelism with real stages: whatever is asked for, the answer is the one without speculation.
 
 One stage, which runs ahead on its own samples, is the baseline (that one stage says what plain vLLM says is what
-``python -m benchmarks.equality`` measures). Two and three stages speculate with untrained adapters, whose drafts rarely
-hit, and two with the trained one where there is one.
+``python -m benchmarks.equality`` measures). The real model speculates with two stages and its trained adapter; a tiny
+model of random weights does with an untrained one, with four stages and with two of two tensor-parallel ranks each.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from services.cli.background import BackgroundSystem
 from services.client.client import ForerunClient
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, SamplingOptions, StructuredOutput
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(600)
 
-TRAINED = Path(__file__).parents[2] / "models" / "smollm2-135m" / "adapter-15"
-TOKENS = 24
+ADAPTER = Path(__file__).parents[2] / "models" / "smollm2-135m" / "adapter-15"
+TOKENS = 16
+BLOCKS = 40
 GREEDY = SamplingOptions(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
 KINDS: dict[str, SamplingOptions] = {
     "greedy": GREEDY,
@@ -37,6 +39,7 @@ KINDS: dict[str, SamplingOptions] = {
     "bias": replace(GREEDY, logit_bias={198: 4.0}, bad_words=("The",)),
     "regex": replace(GREEDY, structured_output=StructuredOutput("regex", r"(yes|no), [a-z ]{4,20}"), max_tokens=12),
 }
+KINDS_OF_LONG_PROMPTS = ("greedy", "penalties")
 SEEDED = SamplingOptions(temperature=1.0, seed=11, max_tokens=TOKENS, ignore_eos=True, n=2)
 
 
@@ -49,22 +52,6 @@ class Said:
     text: str
     candidates: tuple[tuple[int, ...], ...]
     outcome: Outcome
-
-
-@pytest.fixture(scope="module")
-def prompts(model_path: Path) -> list[list[int]]:
-    """Short ones of every kind of work and a longer one that is prefilled in pieces."""
-    varied = varied_prompts(model_path, 32)
-    return [prompt for prompt in varied if len(prompt) < 200][:5] + [p for p in varied if 900 < len(p) < 1600][:1]
-
-
-def config(model: Path, stages: int, **replica: Any) -> dict[str, Any]:
-    """Steps so small that prompts are prefilled in pieces, and blocks so few that requests preempt one another."""
-    made = forerun_config(model, stages, "float32", enable_prefix_caching=True, max_num_batched_tokens=256)
-    made["replicas"][0].update(replica)
-    made["replicas"][0]["engine_args"]["num_gpu_blocks_override"] = 40
-    made["replicas"][0]["engine_args"]["max_model_len"] = 2048
-    return made
 
 
 async def said(client: ForerunClient, prompt: list[int], sampling: SamplingOptions) -> Said:
@@ -81,40 +68,124 @@ async def said(client: ForerunClient, prompt: list[int], sampling: SamplingOptio
     return Said(tuple(map(tuple, tokens.values())), text if sampling.n == 1 else "", tuple(candidates), outcome)
 
 
-async def everything(client: ForerunClient, prompts: list[list[int]]) -> dict[tuple[str, int], Said]:
-    """Every prompt with every kind of options, all at once."""
-    asked = {(kind, index): (prompt, KINDS[kind]) for kind in KINDS for index, prompt in enumerate(prompts)}
+@dataclass(frozen=True)
+class Model:
+    """A target, what it is asked, and KV blocks so few that requests preempt one another."""
+
+    path: Path
+    prompts: list[list[int]]
+    long_prompt: list[int]
+    """Prefilled in pieces; asked for some kinds only."""
+    block_size: int
+
+    def config(self, stages: int, **replica: Any) -> dict[str, Any]:
+        """Steps so small that prompts are prefilled in pieces."""
+        made = forerun_config(
+            self.path,
+            stages,
+            "float32",
+            enable_prefix_caching=True,
+            max_num_batched_tokens=256,
+            max_model_len=BLOCKS * self.block_size // 2,
+            block_size=self.block_size,
+            num_gpu_blocks_override=BLOCKS,
+        )
+        made["replicas"][0].update(replica)
+        return made
+
+
+def real_model(path: Path) -> Model:
+    varied = varied_prompts(path, 20)
+    short = [prompt for prompt in varied if len(prompt) < 200]
+    return Model(path, short[:3], next(prompt for prompt in varied if 900 < len(prompt) < 1600), block_size=128)
+
+
+def tiny_model(path: Path) -> Model:
+    """Each byte is a token; the prompts begin alike, so that blocks are shared."""
+    write_tiny_checkpoint(path, layers=8, hidden_size=128)
+    prompts = [list(b"Once upon a time there was a number" + bytes([48 + index]) * index * 9) for index in range(6)]
+    return Model(path, prompts, list(range(30, 230)) * 3, block_size=32)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who speculates, and how."""
+
+    model: str
+    layers: list[int]
+    ranks: int = 1
+    drop_fraction: float = 0.0
+    embedding: str = "device"
+
+
+CASES = {
+    "two stages": Case("real", [15, 15], drop_fraction=0.25),
+    "four stages": Case("tiny", [3, 2, 2, 1], drop_fraction=0.25),
+    # On a CPU an embedding on the host is the same way of computing it.
+    "two stages of two ranks": Case("tiny", [4, 4], ranks=2, embedding="host"),
+}
+"""Those of one model in a row: each model's baseline runs once."""
+
+Answers = dict[tuple[str, int], Said]
+
+
+async def everything(client: ForerunClient, model: Model) -> Answers:
+    """Every prompt with every kind of options, all at once: those that speculate beside those that cannot."""
+    asked = {(kind, index): (prompt, KINDS[kind]) for kind in KINDS for index, prompt in enumerate(model.prompts)}
+    asked |= {(kind, len(model.prompts)): (model.long_prompt, KINDS[kind]) for kind in KINDS_OF_LONG_PROMPTS}
     answers = await asyncio.gather(*(said(client, *each) for each in asked.values()))
     return dict(zip(asked, answers, strict=True))
 
 
 @pytest.fixture(scope="module")
-def expected(model_path: Path, prompts: list[list[int]]) -> dict[tuple[str, int], Said]:
-    async def ask() -> dict[tuple[str, int], Said]:
+def models(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    return {"real": real_model(model_path), "tiny": tiny_model(tmp_path_factory.mktemp("tiny"))}
+
+
+@pytest.fixture(scope="module")
+def baselines() -> dict[str, Answers]:
+    """By model, as far as they have been asked for."""
+    return {}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture(scope="module")
+def model(case: Case, models: dict[str, Model]) -> Model:
+    return models[case.model]
+
+
+@pytest.fixture(scope="module")
+def expected(case: Case, model: Model, baselines: dict[str, Answers]) -> Answers:
+    async def ask() -> Answers:
         async with ForerunClient(system.state.router_grpc) as client:
-            return await everything(client, prompts)
+            return await everything(client, model)
 
-    with BackgroundSystem(config(model_path, 1, run_ahead=True)) as system:
-        return asyncio.run(ask())
+    if case.model not in baselines:
+        with BackgroundSystem(model.config(1, run_ahead=True)) as system:
+            baselines[case.model] = asyncio.run(ask())
+    return baselines[case.model]
 
 
-@pytest.fixture(scope="module", params=["two stages", "three stages", *(["trained"] if TRAINED.exists() else [])])
+@pytest.fixture(scope="module")
 def speculating(
-    request: pytest.FixtureRequest, model_path: Path, tmp_path_factory: pytest.TempPathFactory, expected: Any
-) -> BackgroundSystem:
+    case: Case, model: Model, tmp_path_factory: pytest.TempPathFactory, expected: Answers
+) -> Iterator[BackgroundSystem]:
     """After the baseline, so that the two never share the cores."""
-    layers = {"two stages": [12, 18], "three stages": [10, 10, 10], "trained": [15, 15]}[request.param]
-    adapter = TRAINED
-    if request.param != "trained":
-        adapter = write_random_adapter(tmp_path_factory.mktemp("adapter"), model_path, layers[0])
-    speculation = {
-        "draft_adapter": str(adapter),
-        "mode": "always",
-        "drop_fraction": 0.25 if request.param == "trained" else 0.0,
-    }
-    # One of them with its embedding on the host, which on a CPU is the same way of computing it.
-    replica = {"layer_partition": layers, "embedding": "host" if len(layers) == 3 else "device"}
-    with BackgroundSystem(config(model_path, len(layers), speculation=speculation, **replica)) as system:
+    adapter = ADAPTER
+    if case.model == "tiny":
+        adapter = write_random_adapter(tmp_path_factory.mktemp("adapter"), model.path, case.layers[0])
+    config = model.config(
+        len(case.layers),
+        layer_partition=case.layers,
+        tensor_parallel=case.ranks,
+        embedding=case.embedding,
+        speculation={"draft_adapter": str(adapter), "mode": "always", "drop_fraction": case.drop_fraction},
+    )
+    with BackgroundSystem(config) as system:
         yield system
 
 
@@ -124,26 +195,24 @@ async def client(speculating: BackgroundSystem) -> AsyncIterator[ForerunClient]:
         yield connected
 
 
-async def test_every_kind_of_request_says_the_same(
-    client: ForerunClient, prompts: list[list[int]], expected: dict[tuple[str, int], Said]
-) -> None:
-    answers = await everything(client, prompts)
+async def test_every_kind_of_request_says_the_same(client: ForerunClient, model: Model, expected: Answers) -> None:
+    answers = await everything(client, model)
     different = [name for name, answer in answers.items() if answer != expected[name]]
     assert different == []
 
 
-async def test_a_seed_says_the_same_alone_and_in_a_crowd(client: ForerunClient, prompts: list[list[int]]) -> None:
-    alone = await said(client, prompts[0], SEEDED)
-    crowd = await asyncio.gather(*(said(client, prompt, SEEDED) for prompt in prompts))
+async def test_a_seed_says_the_same_alone_and_in_a_crowd(client: ForerunClient, model: Model) -> None:
+    alone = await said(client, model.prompts[0], SEEDED)
+    crowd = await asyncio.gather(*(said(client, prompt, SEEDED) for prompt in model.prompts))
     assert crowd[0] == alone
     assert alone.tokens[0] != alone.tokens[1]
-    assert (await said(client, prompts[0], replace(SEEDED, seed=12))).tokens != alone.tokens
+    assert (await said(client, model.prompts[0], replace(SEEDED, seed=12))).tokens != alone.tokens
 
 
 async def test_drafts_were_made_and_judged_and_nothing_is_left(speculating: BackgroundSystem) -> None:
     pages = [page for unit in speculating.state.units for _, page in unit.metrics]
     counts = scrape(pages, "forerun_sp_")
-    assert counts["forerun_sp_drafted_tokens_total"] > 500
+    assert counts["forerun_sp_drafted_tokens_total"] > 100
     assert 0 < counts["forerun_sp_accepted_tokens_total"] < counts["forerun_sp_drafted_tokens_total"]
     assert counts["forerun_sp_flushed_tokens_total"] > 0
     async with ForerunClient(speculating.state.router_grpc) as client:
