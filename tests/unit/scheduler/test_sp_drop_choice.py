@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from services.common.acceptance_curve import AcceptanceCurve
 from services.scheduler.recent_drafts import WINDOW
 from services.scheduler.sp_controller import DECIDE_EVERY_STEPS, LEARNING_STEPS, SpController, StageTime
@@ -69,6 +71,7 @@ def regrets() -> list[float]:
     return lost
 
 
+@pytest.mark.timeout(600)
 def test_it_loses_no_more_than_noise_to_the_best_share() -> None:
     """Of random stages, drafts and batches. At so few rows a simulation is a per cent off by itself: at four times as
     many the choice never loses more than two."""
