@@ -13,13 +13,19 @@ from services.workers.training.prompt import Prompt
 from tests.support.tiny_model import write_tiny_model
 
 
-def write_tiny_checkpoint(folder: Path, layers: int = 3, hidden_size: int = 64) -> Path:
+def write_tiny_checkpoint(folder: Path, layers: int = 3, hidden_size: int = 64, spread: float = 0.02) -> Path:
     """Writes the tiny model of ``layers`` layers with random weights into ``folder`` and returns it.
 
-    vLLM's attention on a CPU needs heads of 32 numbers, of which ``hidden_size`` has four.
+    Args:
+        folder: may be there.
+        layers: their number.
+        hidden_size: four heads' width; vLLM's attention on a CPU needs heads of 32 numbers.
+        spread: standard deviation of the weights; with 0.02 a tiny model only repeats its last token, with 0.1 every
+            token before makes a difference.
     """
     config = AutoConfig.from_pretrained(str(write_tiny_model(folder)))
     config.num_hidden_layers, config.hidden_size, config.head_dim = layers, hidden_size, hidden_size // 4
+    config.initializer_range = spread
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return folder
