@@ -71,6 +71,12 @@ def write_report(name: str, figures: Mapping[str, Figure], page: str, details: M
     (REPORTS / f"{name}.md").write_text(page.replace("{figures}", "\n".join(rows)) + footer)
 
 
+def print_figures(figures: Mapping[str, Figure]) -> None:
+    """One line a figure, for whoever watches the run."""
+    for key, figure in figures.items():
+        print(f"{key:40} {figure.median:10.4g} {figure.unit:8}  [{figure.low:.4g}, {figure.high:.4g}]")
+
+
 def _module_and_arguments() -> list[str]:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)

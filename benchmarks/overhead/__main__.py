@@ -17,7 +17,7 @@ from rich.progress import Progress
 from benchmarks.forerun_run import decode_throughput, generate, scrape
 from benchmarks.plain_vllm import PlainVllm
 from benchmarks.prompts import short_prompts
-from benchmarks.report import Figure, write_report
+from benchmarks.report import Figure, print_figures, write_report
 from benchmarks.systems import (
     STOCK_PIPELINE,
     THREADS_OF_BOTH_CORES,
@@ -62,8 +62,7 @@ def main() -> None:
 
 def _report(values: Values, *, name: str, write: bool) -> None:
     figures = {key: Figure.of(values[key], _unit(key)) for key in sorted(values)}
-    for key, figure in figures.items():
-        print(f"{key:32} {figure.median:10.4g} {figure.unit}  [{figure.low:.4g}, {figure.high:.4g}]")
+    print_figures(figures)
     if write:
         write_report(name, figures, (Path(__file__).parent / "page.md").read_text())
 

@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from benchmarks.planner.verdict import Outcome, judge
 from benchmarks.questions import chat_prompts
-from benchmarks.report import Figure, write_report
+from benchmarks.report import Figure, print_figures, write_report
 from benchmarks.sp.systems import STAGE_KV_BYTES, read_adapter
 from benchmarks.systems import fast_dtype, forerun_config, model_folder
 from services.cli.background import BackgroundSystem
@@ -111,8 +111,7 @@ def _report(measurements: Measurements, *, write: bool) -> None:
         figures[f"planner_error_{place}"] = Figure.of([outcome.error], "ratio")
         figures[f"predicted_{place}"] = Figure.of([outcome.predicted], "tokens/s")
         figures[f"measured_{place}"] = Figure.of(outcome.measured, "tokens/s")
-    for key, figure in figures.items():
-        print(f"{key:36} {figure.median:10.4g} {figure.unit:8}  [{figure.low:.4g}, {figure.high:.4g}]")
+    print_figures(figures)
     table = verdict.table()
     print(table)
     if write:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from benchmarks.report import REPORTS, write_report
+from benchmarks.report import REPORTS, print_figures, write_report
 from benchmarks.sp.benchmark import SYSTEMS, Benchmark, Options
 from benchmarks.sp.findings import Findings
 from benchmarks.sp.related import related_figures
@@ -52,8 +52,7 @@ async def _run(benchmark: Benchmark, parts: list[str], adapter: Path, findings: 
 def _report(findings: Findings, adapter: Path, *, write: bool) -> None:
     related, origins = related_figures(adapter)
     figures = findings.figures() | related
-    for key, figure in figures.items():
-        print(f"{key:40} {figure.median:10.4g} {figure.unit:8}  [{figure.low:.4g}, {figure.high:.4g}]")
+    print_figures(figures)
     if write:
         write_report(
             NAME, figures, (Path(__file__).parent / "page.md").read_text(), findings.details | {"related": origins}

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from benchmarks.report import Figure, write_report
+from benchmarks.report import Figure, print_figures, write_report
 from benchmarks.sp_synthetic.batch_run import Measured, Replica, connect
 from benchmarks.sp_synthetic.devices import Split, splits
 from benchmarks.systems import forerun_config, model_folder
@@ -116,8 +116,7 @@ def _config(split: Split, stages: int) -> dict[str, Any]:
 
 def _report(values: Values, options: argparse.Namespace) -> None:
     figures = {key: Figure.of(values[key], _unit(key)) for key in sorted(values, key=_in_order)}
-    for key, figure in figures.items():
-        print(f"{key:36} {figure.median:10.4g} {figure.unit:8}  [{figure.low:.4g}, {figure.high:.4g}]")
+    print_figures(figures)
     if not options.no_report:
         details = {
             f"stages_{stages}": {

@@ -33,6 +33,17 @@ KIND_STYLES = {
 }
 
 
+def styles_shown(picture: Picture) -> list[KindStyle]:
+    """Of the kinds of rows that the picture has."""
+    present = {box.kind for lane in picture.lanes for box in lane.boxes}
+    return [style for kind, style in KIND_STYLES.items() if kind in present]
+
+
+def shows_drafting(picture: Picture) -> bool:
+    """The first stage drafted in it."""
+    return any(box.draft_ms for box in picture.lanes[0].boxes)
+
+
 def headline(picture: Picture) -> str:
     """What the picture covers."""
     steps = len(picture.lanes[0].boxes)

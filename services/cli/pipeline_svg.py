@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from html import escape
 
 from services.cli.pipeline_picture import Box, Lane, Picture
-from services.cli.pipeline_style import KIND_STYLES, headline, speculation_line, stage_lines
+from services.cli.pipeline_style import (
+    KIND_STYLES,
+    headline,
+    shows_drafting,
+    speculation_line,
+    stage_lines,
+    styles_shown,
+)
 from services.common.row_kind import RowKind
 
 WIDTH, LEFT, RIGHT = 1280, 78, 24
@@ -103,9 +110,8 @@ def _header(picture: Picture) -> Iterator[str]:
 
 
 def _legend(picture: Picture) -> Iterator[str]:
-    present = {box.kind for lane in picture.lanes for box in lane.boxes}
-    entries = [(style.label, style.fill) for kind, style in KIND_STYLES.items() if kind in present]
-    if any(box.draft_ms for box in picture.lanes[0].boxes):
+    entries = [(style.label, style.fill) for style in styles_shown(picture)]
+    if shows_drafting(picture):
         entries.append(("drafting", "drafting"))
     entries.append(("bubble", "bubble"))
     x = 16.0

@@ -7,7 +7,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from services.cli.pipeline_picture import Box, Lane, Picture
-from services.cli.pipeline_style import KIND_STYLES, headline, speculation_line, stage_lines
+from services.cli.pipeline_style import (
+    KIND_STYLES,
+    headline,
+    shows_drafting,
+    speculation_line,
+    stage_lines,
+    styles_shown,
+)
 from services.common.row_kind import RowKind
 
 COLUMNS_A_BOX = 4
@@ -82,11 +89,9 @@ def _joined(label: str, cells: list[Cell]) -> Text:
 
 
 def _legend(picture: Picture) -> Text:
-    present = {box.kind for lane in picture.lanes for box in lane.boxes}
     line = Text()
-    for kind, style in KIND_STYLES.items():
-        if kind in present:
-            line.append(style.mark, style.terminal).append(f" {style.label}   ", "dim")
-    if any(box.draft_ms for box in picture.lanes[0].boxes):
+    for style in styles_shown(picture):
+        line.append(style.mark, style.terminal).append(f" {style.label}   ", "dim")
+    if shows_drafting(picture):
         line.append(DRAFTING).append(" drafting   ", "dim")
     return line.append(BUBBLE).append(" bubble", "dim")

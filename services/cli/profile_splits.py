@@ -7,6 +7,7 @@ from typing import Any
 
 from services.cli.errors import CliError
 from services.common.errors import ConfigError
+from services.common.even_shares import even_shares
 from services.scheduler.sp_planner import shapes_of
 from services.scheduler.sp_split import Split
 from services.workers.draft_adapter.config import DraftAdapterConfig
@@ -37,12 +38,6 @@ def read_adapters(folders: Iterable[Path]) -> list[Adapter]:
     return [Adapter(folder, DraftAdapterConfig.read(folder)) for folder in folders]
 
 
-def even_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage; where they are not divisible, those before the last take one more."""
-    share, more = divmod(layers, stages)
-    return tuple(share + (index < more) for index in range(stages))
-
-
 def splits_to_measure(
     devices: int, target: Target, adapters: Sequence[Adapter], partitions: Sequence[tuple[int, ...]]
 ) -> list[Split]:
@@ -63,7 +58,7 @@ def splits_to_measure(
             if pp == 1 and (adapter := adapter_for(sp, adapters)) is not None:
                 splits.append(Split(pp, tp, sp, tuple(adapter.config.layer_partition(sp))))
         elif pp > 1:
-            given = [layers for layers in partitions if len(layers) == pp] or [even_layers(target.layers, pp)]
+            given = [layers for layers in partitions if len(layers) == pp] or [tuple(even_shares(target.layers, pp))]
             splits += [Split(pp, tp, layers=layers) for layers in given]
             splits.append(Split(pp, tp, layers=given[0], micro_batching=False))
         else:

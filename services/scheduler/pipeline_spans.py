@@ -11,7 +11,6 @@ from services.common.row_kind import RowKind
 from services.scheduler.pipeline_recorder import FinishedTrace
 from services.scheduler.request_trace import RequestTrace
 from services.scheduler.sp_block import Block, BlockEnd, Tally
-from services.scheduler.sp_controller import StageTime
 from services.scheduler.step_record import Row, StepRecord
 
 AttributeValue = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
@@ -66,7 +65,7 @@ def _steps_of_stage(finished: FinishedTrace, stage: int) -> Iterator[SpanPlan]:
             names.STEPS_BEFORE: finished.steps_before,
             names.STEP_NUMBERS: [step.number for step, _ in steps],
             names.STEP_BEGAN_US: [(time.began_ns - start) // 1000 for _, time in steps],
-            names.STEP_BUSY_US: [round(1000 * (time.model_ms + time.draft_ms)) for _, time in steps],
+            names.STEP_BUSY_US: [round(1000 * time.busy_ms) for _, time in steps],
             names.STEP_DRAFT_US: [round(1000 * time.draft_ms) for _, time in steps],
             names.STEP_REQUESTS: [step.requests for step, _ in steps],
             names.STEP_TOKENS: [time.rows for _, time in steps],
@@ -124,15 +123,19 @@ def _block_span(request: RequestTrace, index: int, block: Block, stages: int) ->
 
 def _part(name: str, rows: Sequence[tuple[StepRecord, Row]], stage: int) -> SpanPlan | None:
     """The block on one stage; rows that were left out took no part."""
-    steps = [step for step, row in rows if row.kind is not RowKind.LEFT_OUT and step.stage(stage) is not None]
-    times = [time for step in steps if (time := step.stage(stage)) is not None]
-    if not times:
+    steps = [
+        (step.number, time)
+        for step, row in rows
+        if row.kind is not RowKind.LEFT_OUT and (time := step.stage(stage)) is not None
+    ]
+    if not steps:
         return None
+    times = [time for _, time in steps]
     attributes: dict[str, AttributeValue] = {
         names.STAGE: stage,
         names.STEPS: len(times),
-        names.BUSY_SECONDS: sum(time.model_ms + time.draft_ms for time in times) / 1e3,
-        names.STEP_NUMBERS: [step.number for step in steps],
+        names.BUSY_SECONDS: sum(time.busy_ms for time in times) / 1e3,
+        names.STEP_NUMBERS: [number for number, _ in steps],
     }
     if stage == 0:
         attributes[names.DRAFT_SECONDS] = sum(time.draft_ms for time in times) / 1e3
@@ -140,8 +143,7 @@ def _part(name: str, rows: Sequence[tuple[StepRecord, Row]], stage: int) -> Span
 
 
 def _busy_ms(rows: Sequence[tuple[StepRecord, Row]], stage: int) -> float:
-    times: list[StageTime] = [time for step, _ in rows if (time := step.stage(stage)) is not None]
-    return sum(time.model_ms + time.draft_ms for time in times)
+    return sum(time.busy_ms for step, _ in rows if (time := step.stage(stage)) is not None)
 
 
 def _counts(tally: Tally) -> dict[str, AttributeValue]:

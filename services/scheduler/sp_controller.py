@@ -66,9 +66,14 @@ class StageTime:
     """When the forward pass began, nanoseconds since the epoch by the stage's clock; for traces only."""
 
     @property
+    def busy_ms(self) -> float:
+        """All of it."""
+        return self.model_ms + self.draft_ms
+
+    @property
     def ended_ns(self) -> int:
         """When the model had done."""
-        return self.began_ns + round(1e6 * (self.model_ms + self.draft_ms))
+        return self.began_ns + round(1e6 * self.busy_ms)
 
 
 class Line:

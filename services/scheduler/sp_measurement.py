@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from services.common.acceptance_curve import AcceptanceCurve
+from services.common.even_shares import even_shares
 from services.common.latency_profile import LatencyProfile
 from services.scheduler.recent_drafts import shares_of
 from services.scheduler.sp_profile import SplitProfile
@@ -20,6 +21,11 @@ class StageWindow:
     """From step to step without waiting and without drafting: the model, and what plans and replies cost."""
     draft_ms: float
     """Drafting; 0 on stages that do not."""
+
+    @property
+    def busy_ms(self) -> float:
+        """All of it."""
+        return self.model_ms + self.draft_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,12 @@ class Window:
     @property
     def around_ms(self) -> float:
         """What a step takes on all stages together."""
-        return sum(stage.model_ms + stage.draft_ms for stage in self.stages)
+        return sum(stage.busy_ms for stage in self.stages)
 
     @property
     def slowest_ms(self) -> float:
         """What a step takes on the stage that needs longest."""
-        return max(stage.model_ms + stage.draft_ms for stage in self.stages)
+        return max(stage.busy_ms for stage in self.stages)
 
     def step_ms_with(self, hop_ms: float) -> float:
         """The time from step to step that its stages' times and a hop would make (``sp_cost_model.predict``)."""
@@ -109,8 +115,7 @@ def balanced_layers(layers: Sequence[int], stage_ms: Sequence[float]) -> tuple[i
     head_ms = max(0.0, stage_ms[-1] - layer_ms * last)
     fair_ms = (layer_ms * sum(layers) + head_ms) / len(layers)
     tail = max(round((fair_ms - head_ms) / layer_ms), 1)
-    share, more = divmod(sum(layers) - tail, len(others))
-    return (*(share + (index < more) for index in range(len(others))), tail)
+    return (*even_shares(sum(layers) - tail, len(others)), tail)
 
 
 def _acceptance(windows: Sequence[Window]) -> tuple[float, ...]:

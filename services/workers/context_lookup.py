@@ -5,6 +5,7 @@ match is right more often than what a small adapter can know. As in prompt looku
 token at a time, which is all that a pipeline's first stage can run ahead with.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,10 @@ class Found(NamedTuple):
     token_id: int
     match_length: int
     """Tokens at the text's end that stood before it the last time, 1 to ``LONGEST_MATCH``."""
+
+    def agreement(self, by_length: Sequence[float]) -> float:
+        """How often such a token is right, given how often the ones behind matches of 1, 2, … tokens are."""
+        return by_length[min(self.match_length, len(by_length)) - 1]
 
 
 def look_up(tokens: NDArray[np.int32]) -> Found | None:

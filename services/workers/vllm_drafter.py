@@ -106,10 +106,7 @@ class Drafter:
                 continue
             length = batch.num_computed_tokens_cpu[row] + plan.num_scheduled_tokens[draft.request_id]
             found = look_up(batch.token_ids_cpu[row, :length])
-            if found is None:
-                continue
-            agreement = self._lookup_agreement[min(found.match_length, len(self._lookup_agreement)) - 1]
-            if agreement > draft.confidence:
+            if found is not None and (agreement := found.agreement(self._lookup_agreement)) > draft.confidence:
                 draft.token_id, draft.confidence = found.token_id, agreement
 
     def _choose(self, plan: SchedulerOutput, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

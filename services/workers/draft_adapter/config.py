@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from services.common.errors import ConfigError
+from services.common.even_shares import even_shares
 
 FORMAT_VERSION: Final = 1
 CONFIG_NAME = "config.json"
@@ -103,8 +104,7 @@ class DraftAdapterConfig(BaseModel):
                 f"the draft adapter's exit_layer {self.exit_layer} leaves {rest} of {self.target_layers} layers for "
                 f"{others} stages; use fewer stages or an adapter with an earlier exit"
             )
-        share, more = divmod(rest, others)
-        return [self.exit_layer, *(share + (index < more) for index in range(others))]
+        return [self.exit_layer, *even_shares(rest, others)]
 
     def write(self, folder: Path) -> None:
         """Stores it in ``folder``."""

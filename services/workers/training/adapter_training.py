@@ -22,7 +22,7 @@ from services.workers.training.answer_shards import Answer, AnswerShards
 from services.workers.training.answers import AnswerOptions, Target, generate_answers
 from services.workers.training.card import Reports, write_card
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary
-from services.workers.training.evaluation import evaluate, measure_lookups
+from services.workers.training.evaluation import evaluate, measure_lookups, with_lookups
 from services.workers.training.progress import Listener
 from services.workers.training.prompt import read_prompts, write_prompts
 from services.workers.training.prompt_set import build_prompts
@@ -151,10 +151,11 @@ class AdapterTraining:
         trainer, batches = Trainer(config, head, d2t, training, checkpoint), plan(data, training)
         self._listen.step(f"train exit {exit_layer}", len(batches))
         trainer.run(batches, lambda done: self._listen.reach(done.step, f"loss {done.loss:.3f}"))
-        held_out, lookups = data.part("held_out"), config.lookup_agreement
+        held_out = data.part("held_out")
+        alone = evaluate(trainer.adapter, head, d2t, held_out)
         reports = Reports(
-            served=measure_agreement(evaluate(trainer.adapter, head, d2t, held_out, lookup_agreement=lookups)),
-            adapter_alone=measure_agreement(evaluate(trainer.adapter, head, d2t, held_out)),
+            served=measure_agreement(with_lookups(alone, held_out, config.lookup_agreement)),
+            adapter_alone=measure_agreement(alone),
         )
         save_adapter(out, config, {**trainer.adapter.state_dict(), D2T: d2t})
         made = self._provenance(data, training, command)

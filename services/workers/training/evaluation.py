@@ -1,7 +1,8 @@
 """What the first stage would have drafted at each position of the held-out answers, and how sure it would have been."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -40,18 +41,9 @@ class Drafts:
 
 
 def evaluate(
-    adapter: DraftAdapter,
-    head: DraftHead,
-    d2t: Tensor,
-    sequences: Sequence[AnsweredPrompt],
-    *,
-    lookup_agreement: Sequence[float] = (),
-    batch_tokens: int = 8192,
+    adapter: DraftAdapter, head: DraftHead, d2t: Tensor, sequences: Sequence[AnsweredPrompt], batch_tokens: int = 8192
 ) -> Drafts:
-    """Drafts at every position of the answers, each after the target's own tokens, as in serving.
-
-    Args:
-        lookup_agreement: of the adapter's configuration; empty for the adapter alone.
+    """The adapter's own drafts at every position of the answers, each after the target's own tokens, as in serving.
 
     Raises:
         ValueError: there are no sequences.
@@ -68,14 +60,11 @@ def evaluate(
         tokens.append(d2t[drafts].numpy())
         confidences.append(confidence.numpy())
         known.append(((batch.labels < len(t2d)) & (t2d[batch.labels.clamp_max(len(t2d) - 1)] >= 0)).numpy())
-    token, confidence = np.concatenate(tokens), np.concatenate(confidences)
-    if lookup_agreement:
-        _prefer_lookups(token, confidence, sequences, lookup_agreement)
     lengths = [len(sequence.answer.answer) for sequence in sequences]
     return Drafts(
-        agrees=token == np.concatenate([sequence.answer.answer for sequence in sequences]),
+        agrees=np.concatenate(tokens) == np.concatenate([sequence.answer.answer for sequence in sequences]),
         draftable=np.concatenate(known),
-        confidence=confidence,
+        confidence=np.concatenate(confidences),
         position=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
         workload=np.repeat([sequence.prompt.workload for sequence in sequences], lengths),
         greedy=np.repeat([sequence.prompt.temperature == 0 for sequence in sequences], lengths),
@@ -86,8 +75,6 @@ def measure_lookups(sequences: Sequence[AnsweredPrompt]) -> tuple[float, ...]:
     """How often a lookup is the target's own next token, by match length from 1 on, in greedy answers."""
     tried, agreed = np.zeros(LONGEST_MATCH + 1), np.zeros(LONGEST_MATCH + 1)
     for sequence in sequences:
-        if sequence.prompt.temperature > 0:
-            continue
         for found, token in zip(_lookups(sequence), sequence.answer.answer, strict=True):
             if found is not None:
                 tried[found.match_length] += 1
@@ -95,26 +82,27 @@ def measure_lookups(sequences: Sequence[AnsweredPrompt]) -> tuple[float, ...]:
     return tuple((agreed / np.maximum(tried, 1))[1:].tolist())
 
 
-def _prefer_lookups(
-    tokens: NDArray[np.int64],
-    confidence: NDArray[np.float32],
-    sequences: Sequence[AnsweredPrompt],
-    agreement: Sequence[float],
-) -> None:
-    """Replaces drafts as the first stage does: in greedy answers, where a lookup is likelier to be right."""
+def with_lookups(drafts: Drafts, sequences: Sequence[AnsweredPrompt], agreement: Sequence[float]) -> Drafts:
+    """``drafts`` of ``sequences`` as the first stage serves them: with lookups where these are likelier to be right.
+
+    Args:
+        agreement: ``lookup_agreement`` of the adapter's configuration.
+    """
+    agrees, confidence = drafts.agrees.copy(), drafts.confidence.copy()
     position = 0
     for sequence in sequences:
-        if sequence.prompt.temperature > 0:
-            position += len(sequence.answer.answer)
-            continue
-        for found in _lookups(sequence):
-            if found is not None and agreement[found.match_length - 1] > confidence[position]:
-                tokens[position], confidence[position] = found.token_id, agreement[found.match_length - 1]
+        for found, token in zip(_lookups(sequence), sequence.answer.answer, strict=True):
+            if found is not None and (right := found.agreement(agreement)) > confidence[position]:
+                agrees[position], confidence[position] = found.token_id == token, right
             position += 1
+    return replace(drafts, agrees=agrees, confidence=confidence)
 
 
 def _lookups(sequence: AnsweredPrompt) -> Iterator[Found | None]:
-    """Before each token of the answer."""
+    """Before each token of the answer; in one that was sampled nothing is looked up."""
+    if sequence.prompt.temperature > 0:
+        yield from repeat(None, len(sequence.answer.answer))
+        return
     text = np.concatenate([sequence.answer.prompt, sequence.answer.answer])
     for end in range(len(sequence.answer.prompt), len(text)):
         yield look_up(text[:end])

@@ -19,7 +19,7 @@ from services.workers.training.agreement import measure_agreement
 from services.workers.training.answer_shards import AnswerShards
 from services.workers.training.answers import AnswerOptions
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary, inverse
-from services.workers.training.evaluation import evaluate, measure_lookups
+from services.workers.training.evaluation import evaluate, measure_lookups, with_lookups
 from services.workers.training.prompt import Message, Prompt, Split, write_prompts
 from services.workers.training.starting_point import fit_start
 from services.workers.training.states import compute_states
@@ -286,8 +286,8 @@ def test_lookups_are_measured_and_preferred_where_they_are_likelier_to_be_right(
     d2t = torch.arange(64)
     head = DraftHead(torch.ones(64), torch.randn(64, 64), 1e-5)
     alone = evaluate(adapter, head, d2t, held_out)
-    never = evaluate(adapter, head, d2t, held_out, lookup_agreement=[0.0] * LONGEST_MATCH)
-    always = evaluate(adapter, head, d2t, held_out, lookup_agreement=[1.0] * LONGEST_MATCH)
+    never = with_lookups(alone, held_out, [0.0] * LONGEST_MATCH)
+    always = with_lookups(alone, held_out, [1.0] * LONGEST_MATCH)
     np.testing.assert_array_equal(alone.agrees, never.agrees)
     expected = []
     for sequence in held_out:
@@ -299,5 +299,5 @@ def test_lookups_are_measured_and_preferred_where_they_are_likelier_to_be_right(
             else:
                 expected.append(found.token_id == text[end])
     assert any(each is not None for each in expected)
-    for each, without, with_lookups in zip(expected, alone.agrees, always.agrees, strict=True):
-        assert with_lookups == (without if each is None else each)
+    for each, without, served in zip(expected, alone.agrees, always.agrees, strict=True):
+        assert served == (without if each is None else each)
