@@ -2,6 +2,7 @@
 
 from benchmarks.paper_shape.devices import Cluster
 from services.common.latency_profile import LatencyProfile
+from services.scheduler.sp_pipeline import StaleRows
 from services.scheduler.sp_planner import Shape
 from services.scheduler.sp_profile import Profile, SplitProfile
 
@@ -42,4 +43,6 @@ def _split(cluster: Cluster, shape: Shape, acceptance: dict[int, float], batch: 
         acceptance=acceptance_curve(acceptance[sp]) if speculates else None,
         hop_ms=cluster.hop_ms(batch / pp) if stages > 1 else 0.0,
         kv_sequences=cluster.kv_sequences(drafts=speculates),
+        # As in the paper; ours leaves them out on the last stage.
+        stale_rows=StaleRows.RUN,
     )

@@ -61,6 +61,7 @@ def main() -> None:
         Split(pp=2, layers=tuple(options.layers)),
         Split(pp=2, layers=tuple(options.layers), micro_batching=False),
         Split(sp=2, layers=tuple(adapter.config.layer_partition(2))),
+        Split(sp=2, layers=tuple(options.layers)),
     ]
     prompts = chat_prompts(model)
     measurements = Measurements()
@@ -128,14 +129,21 @@ def _report(measurements: Measurements, *, write: bool) -> None:
 
 def _key(split: Split) -> str:
     parts = [f"{name}{size}" for name, size in (("pp", split.pp), ("tp", split.tp), ("sp", split.sp)) if size > 1]
-    return "_".join(parts) + ("" if split.micro_batching else "_one_batch")
+    layers = [str(split.layers[0])] if split.sp > 1 else []
+    return "_".join(parts + layers) + ("" if split.micro_batching else "_one_batch")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
     parser.add_argument("--adapter", type=Path, default=Path("models/smollm2-135m/adapter-15"), help="of stage 0")
-    parser.add_argument("--layers", type=int, nargs=2, default=[17, 13], help="layers of the two stages of PP")
+    parser.add_argument(
+        "--layers",
+        type=int,
+        nargs=2,
+        default=[17, 13],
+        help="layers of the two stages of PP, and of SP beside the adapter's own",
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="sequences at once")
     parser.add_argument("--rounds", type=int, default=2, help="visits of each split")
     parser.add_argument("--seconds", type=float, default=2.0, help="time of each window")

@@ -98,7 +98,7 @@ def _arguments() -> argparse.Namespace:
         type=int,
         nargs="+",
         default=[16, 17, 18],
-        help="layers of our pipeline's first stage without speculation; of several the fastest is found first",
+        help="layers of our pipelines' first stage; of several each pipeline's fastest is found first",
     )
     parser.add_argument("--latency-batch", type=int, help="default: the batch at which speculation gained most, else 4")
     parser.add_argument("--latency-rounds", type=int, default=2, help="interleaved repetitions of every arrival rate")

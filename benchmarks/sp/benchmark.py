@@ -65,17 +65,22 @@ class Benchmark:
 
     async def splits(self) -> None:
         """The layers of our pipeline's stages, for the parts that follow."""
+        make = {
+            SPECULATION: self._speculating,
+            MICRO: self._conditions.micro_batches,
+            WHOLE: self._conditions.whole_batch,
+        }
         candidates = [[first, self._target_layers - first] for first in self._options.splits]
         if len(candidates) == 1:
-            self._layers = {MICRO: candidates[0], WHOLE: candidates[0]}
+            self._layers = dict.fromkeys(make, candidates[0])
             return
-        self._layers = await best_splits(self._conditions, self._prompts, candidates, self._findings, self._progress)
+        self._layers = await best_splits(make, self._prompts, candidates, self._findings, self._progress)
 
     async def throughput(self) -> None:
         """All systems at all batches."""
         options, conditions = self._options, self._conditions
         make: dict[str, Callable[[], System]] = {
-            SPECULATION: lambda: self._speculation(conditions, options.drop_fraction),
+            SPECULATION: lambda: self._speculating(self._layers[SPECULATION]),
             MICRO: lambda: conditions.micro_batches(self._layers[MICRO]),
             WHOLE: lambda: conditions.whole_batch(self._layers[WHOLE]),
             STOCK: conditions.stock_pipeline,
@@ -134,5 +139,10 @@ class Benchmark:
         }
         return self._options.latency_batch or max(gains, key=lambda batch: gains[batch], default=DEFAULT_LATENCY_BATCH)
 
+    def _speculating(self, layers: Layers) -> ForerunSystem:
+        options = self._options
+        return self._conditions.speculation(options.adapter, options.drop_fraction, layer_partition=layers)
+
     def _speculation(self, conditions: Conditions, drop_fraction: float | str, **replica: str) -> ForerunSystem:
-        return conditions.speculation(self._options.adapter, drop_fraction, **replica)
+        layers = self._layers[SPECULATION]
+        return conditions.speculation(self._options.adapter, drop_fraction, layer_partition=layers, **replica)

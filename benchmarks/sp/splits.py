@@ -1,13 +1,13 @@
-"""The best layer split of our pipeline: a few candidates in turn, since the last stage also carries the LM head."""
+"""The best layer split of each pipeline: a few candidates in turn, since the last stage also carries the LM head."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from rich.progress import Progress
 
 from benchmarks.sp.comparison import Workload, compare, started
 from benchmarks.sp.findings import Findings
-from benchmarks.sp.systems import Conditions, ForerunSystem
+from benchmarks.sp.systems import ForerunSystem
 
 BATCH = 8
 ROUNDS = 2
@@ -16,16 +16,15 @@ Layers = list[int]
 
 
 async def best_splits(
-    conditions: Conditions,
+    make: Mapping[str, Callable[[Layers], ForerunSystem]],
     prompts: Sequence[Sequence[int]],
     candidates: Sequence[Layers],
     findings: Findings,
     progress: Progress,
 ) -> dict[str, Layers]:
-    """The layers of both stages with which micro-batches, and the whole batch, decode fastest at ``BATCH``."""
-    make = {"micro": conditions.micro_batches, "whole": conditions.whole_batch}
+    """By system, the layers of both stages with which it decodes fastest at ``BATCH``."""
     task = progress.add_task("layer splits", total=len(make) * (len(candidates) + ROUNDS))
-    workload = Workload(prompts, [BATCH], tokens=32)
+    workload = Workload(prompts, [BATCH], tokens=48)
     return {
         name: await _best(name, each, candidates, workload, findings, lambda: progress.advance(task))
         for name, each in make.items()

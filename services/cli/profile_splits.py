@@ -32,6 +32,10 @@ class Adapter:
     folder: Path
     config: DraftAdapterConfig
 
+    def fits(self, layers: Sequence[int]) -> bool:
+        """Whether the first of stages with so many layers can draft with it."""
+        return layers[0] >= self.config.exit_layer
+
 
 def read_adapters(folders: Iterable[Path]) -> list[Adapter]:
     """The adapters in ``folders``. Raises ``ConfigError``."""
@@ -43,8 +47,9 @@ def splits_to_measure(
 ) -> list[Split]:
     """Every split of the devices that a replica can run, in the order of measuring.
 
-    A replica micro-batches or speculates, never both; SP needs an adapter, and its layers follow from that. On CUDA, TP
-    needs attention heads that can be divided. PP gets the layers in ``partitions``, or else an even split.
+    A replica micro-batches or speculates, never both; SP needs an adapter. On CUDA, TP needs attention heads that can
+    be divided. PP and SP get the layers in ``partitions`` (SP those whose first stage reaches the adapter's exit), or
+    else an even split and the adapter's own.
 
     Raises:
         CliError: a partition fits no split, or nothing can be measured.
@@ -56,7 +61,8 @@ def splits_to_measure(
             continue
         if sp > 1:
             if pp == 1 and (adapter := adapter_for(sp, adapters)) is not None:
-                splits.append(Split(pp, tp, sp, tuple(adapter.config.layer_partition(sp))))
+                given = [layers for layers in partitions if len(layers) == sp and adapter.fits(layers)]
+                splits += [Split(pp, tp, sp, layers) for layers in given or [tuple(adapter.config.layer_partition(sp))]]
         elif pp > 1:
             given = [layers for layers in partitions if len(layers) == pp] or [tuple(even_shares(target.layers, pp))]
             splits += [Split(pp, tp, layers=layers) for layers in given]

@@ -4,14 +4,14 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.cli.background import BackgroundSystem, BackgroundSystemError
 from services.cli.errors import EXIT_FAILED, CliError
 from services.cli.profile_prompts import PROMPTS
 from services.cli.profile_run import connect, kv_sequences
-from services.cli.profile_splits import Adapter, Target, system_for
+from services.cli.profile_splits import Adapter, Target, adapter_for, system_for
 from services.scheduler.sp_measurement import Window, balanced_layers, split_profile
 from services.scheduler.sp_profile import SplitProfile
 from services.scheduler.sp_split import Split
@@ -48,7 +48,7 @@ class Profiler:
     listen: Listener
 
     def measure(self, splits: Sequence[Split], *, balance: bool) -> list[SplitProfile]:
-        """Their profiles; with ``balance`` also that of each micro-batched split with balanced layers.
+        """Their profiles; with ``balance`` also that of each split whose stages work at once, with balanced layers.
 
         Raises:
             CliError: a system does not start, a request ends, or the KV memory is too small.
@@ -57,12 +57,16 @@ class Profiler:
         for split in splits:
             windows, profile = self._run(split)
             measured.append(profile)
-            if balance and split.micro_batches > 1:
+            if balance and split.stages > 1 and split.micro_batching:
                 middle = sorted(windows, key=lambda window: window.batch)[len(windows) // 2]
-                layers = balanced_layers(split.layers, [stage.model_ms for stage in middle.stages])
-                if layers != split.layers:
-                    measured.append(self._run(Split(split.pp, split.tp, layers=layers))[1])
+                layers = balanced_layers(split.layers, [stage.busy_ms for stage in middle.stages])
+                if layers != split.layers and self._can_draft(split, layers):
+                    measured.append(self._run(replace(split, layers=layers))[1])
         return measured
+
+    def _can_draft(self, split: Split, layers: Sequence[int]) -> bool:
+        adapter = adapter_for(split.sp, self.adapters) if split.sp > 1 else None
+        return adapter is None or adapter.fits(layers)
 
     def _run(self, split: Split) -> tuple[list[Window], SplitProfile]:
         batches, on_cuda = self.schedule.batches(split), self.target.on_cuda

@@ -56,7 +56,8 @@ def submission_to_proto(submission: Submission) -> scheduler_pb2.Submit:
     """A tokenized request. The time left is rounded up to a millisecond, and never negative."""
     timeout_ms = None
     if submission.timeout_s is not None:
-        timeout_ms = min(max(math.ceil(submission.timeout_s * 1e3), 0), _MAX_UINT32)
+        # Whole milliseconds stay what they are: 129.907 s * 1000 is a little more than 129907.
+        timeout_ms = min(max(math.ceil(round(submission.timeout_s * 1e3, 3)), 0), _MAX_UINT32)
     return scheduler_pb2.Submit(
         request_id=submission.request_id,
         prompt_token_ids=submission.prompt_token_ids,

@@ -6,7 +6,7 @@ and of each live request its rows in flight and its first blocks.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -71,7 +71,13 @@ class PipelineRecorder:
         return step
 
     def returned(
-        self, step: StepRecord, number: int, stages: Sequence[StageTime | None], ran: Mapping[str, int]
+        self,
+        step: StepRecord,
+        number: int,
+        stages: Sequence[StageTime | None],
+        *,
+        began: Container[str],
+        ran: Container[str],
     ) -> None:
         """A step has come back.
 
@@ -79,12 +85,13 @@ class PipelineRecorder:
             step: its record.
             number: as the stages know it.
             stages: their times.
-            ran: by request, those that the last stage had in its batch.
+            began: the requests that the first stage had in its batch.
+            ran: those that the last one had.
         """
         step.number, step.stages = number, list(stages)
         for request_id, row in step.rows.items():
             if request := self._live.get(request_id):
-                request.returned(row, ran=request_id in ran)
+                request.returned(row, began=request_id in began, ran=request_id in ran)
                 self._emit_if_complete(request)
 
     def judged(self, request_id: str, end: BlockEnd | None, confidence: float | None) -> None:

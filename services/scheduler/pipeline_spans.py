@@ -11,6 +11,7 @@ from services.common.row_kind import RowKind
 from services.scheduler.pipeline_recorder import FinishedTrace
 from services.scheduler.request_trace import RequestTrace
 from services.scheduler.sp_block import Block, BlockEnd, Tally
+from services.scheduler.sp_controller import StageTime
 from services.scheduler.step_record import Row, StepRecord
 
 AttributeValue = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
@@ -30,7 +31,7 @@ class SpanPlan:
 def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
     """All spans of a request: one for each stage, and with speculation the sum of its blocks and the first blocks."""
     for stage in range(stages):
-        yield from _steps_of_stage(finished, stage)
+        yield from _steps_of_stage(finished, stage, stages)
     request = finished.request
     if not request.tally.blocks:
         return
@@ -48,7 +49,7 @@ def left_out_spans(finished: FinishedTrace) -> int:
     return 3 * (finished.request.tally.blocks - len(finished.request.blocks))
 
 
-def _steps_of_stage(finished: FinishedTrace, stage: int) -> Iterator[SpanPlan]:
+def _steps_of_stage(finished: FinishedTrace, stage: int, stages: int) -> Iterator[SpanPlan]:
     request_id = finished.request.request_id
     steps = [(step, time) for step in finished.steps if (time := step.stage(stage)) is not None]
     if not steps:
@@ -69,7 +70,9 @@ def _steps_of_stage(finished: FinishedTrace, stage: int) -> Iterator[SpanPlan]:
             names.STEP_DRAFT_US: [round(1000 * time.draft_ms) for _, time in steps],
             names.STEP_REQUESTS: [step.requests for step, _ in steps],
             names.STEP_TOKENS: [time.rows for _, time in steps],
-            names.STEP_ROWS: "".join(RowKind.ABSENT if row is None else row.kind for row in rows),
+            names.STEP_ROWS: "".join(
+                RowKind.ABSENT if row is None else row.kind_on(is_last=stage == stages - 1) for row in rows
+            ),
             names.STEP_POSITIONS: [-1 if row is None else row.position for row in rows],
         },
     )
@@ -97,20 +100,24 @@ def _summary(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
 
 def _block_span(request: RequestTrace, index: int, block: Block, stages: int) -> SpanPlan | None:
     """None when the stages' times are not known."""
-    draft = _part(names.SPAN_SPEC_DRAFT, block.rows, 0)
-    verify = _part(names.SPAN_SPEC_VERIFY, [each for each in block.rows if each[1].is_emitted], stages - 1)
+    last = stages - 1
+    draft = _part(names.SPAN_SPEC_DRAFT, _times(block.rows, 0, last), 0)
+    emitted = [each for each in block.rows if each[1].is_emitted]
+    verify = _part(names.SPAN_SPEC_VERIFY, _times(emitted, last, last), last)
     if draft is None or verify is None:
         return None
     tally = block.tally()
     attributes: dict[str, AttributeValue] = {
         names.REQUEST_ID: request.request_id,
         names.SPEC_METHOD: names.METHOD_SP,
-        names.SPEC_DEPTH: stages - 1,
+        names.SPEC_DEPTH: last,
         names.SPEC_BLOCK_INDEX: index,
         **_counts(tally),
         names.SPEC_REASON: block.end.value,
         names.SPEC_BATCH_SIZE: round(sum(step.requests for step, _ in block.rows) / len(block.rows), 2),
-        names.SPEC_STAGE_SECONDS: [_busy_ms(block.rows, stage) / 1e3 for stage in range(stages)],
+        names.SPEC_STAGE_SECONDS: [
+            sum(time.busy_ms for _, time in _times(block.rows, stage, last)) / 1e3 for stage in range(stages)
+        ],
     }
     if block.end is BlockEnd.MISS:
         attributes[names.SPEC_FIRST_REJECTED] = tally.accepted + 1
@@ -121,13 +128,17 @@ def _block_span(request: RequestTrace, index: int, block: Block, stages: int) ->
     return SpanPlan(names.SPAN_SPEC_BLOCK, draft.start_ns, max(ends), attributes, (draft, verify))
 
 
-def _part(name: str, rows: Sequence[tuple[StepRecord, Row]], stage: int) -> SpanPlan | None:
-    """The block on one stage; rows that were left out took no part."""
-    steps = [
+def _times(rows: Sequence[tuple[StepRecord, Row]], stage: int, last: int) -> list[tuple[int, StageTime]]:
+    """The numbers and times of the steps in which a stage ran rows; those that it left out took no part."""
+    return [
         (step.number, time)
         for step, row in rows
-        if row.kind is not RowKind.LEFT_OUT and (time := step.stage(stage)) is not None
+        if row.kind_on(is_last=stage == last) is not RowKind.LEFT_OUT and (time := step.stage(stage)) is not None
     ]
+
+
+def _part(name: str, steps: Sequence[tuple[int, StageTime]], stage: int) -> SpanPlan | None:
+    """The block on one stage."""
     if not steps:
         return None
     times = [time for _, time in steps]
@@ -140,10 +151,6 @@ def _part(name: str, rows: Sequence[tuple[StepRecord, Row]], stage: int) -> Span
     if stage == 0:
         attributes[names.DRAFT_SECONDS] = sum(time.draft_ms for time in times) / 1e3
     return SpanPlan(name, min(time.began_ns for time in times), max(time.ended_ns for time in times), attributes)
-
-
-def _busy_ms(rows: Sequence[tuple[StepRecord, Row]], stage: int) -> float:
-    return sum(time.busy_ms for step, _ in rows if (time := step.stage(stage)) is not None)
 
 
 def _counts(tally: Tally) -> dict[str, AttributeValue]:

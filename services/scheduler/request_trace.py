@@ -37,17 +37,18 @@ class RequestTrace:
         if self._open is not None and row.samples:
             self._open.rows.append((step, row))
 
-    def returned(self, row: Row, *, ran: bool) -> None:
-        """The oldest row came back. ``ran``: the last stage had it in its batch."""
+    def returned(self, row: Row, *, began: bool, ran: bool) -> None:
+        """The oldest row came back. ``began``: the first stage had it in its batch; ``ran``: the last one."""
         if not self._in_flight or self._in_flight[0] is not row:
             return  # of an aborted request of the same name
         self._in_flight.popleft()
         if not row.is_in_vain:
             row.is_emitted = row.samples
-        elif not ran:
+        elif not began:
             row.kind = RowKind.LEFT_OUT
-        elif row.is_draft:
-            self.tally.flushed += 1
+        else:
+            row.is_skipped = not ran
+            self.tally.flushed += row.is_draft
 
     def judged(self, end: BlockEnd | None, confidence: float | None) -> None:
         """The verdict on the draft that has run ahead of the row that came back last; None: it was right."""

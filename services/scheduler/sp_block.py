@@ -7,8 +7,8 @@ dropped is no block but a plain step.
 
 Of a block, or of any number of blocks: **drafted** tokens ran ahead and were judged; **accepted** are those that the
 verifier kept; **emitted** are the tokens that the request got from its rows, ``1 + accepted`` unless it ended first;
-**dropped** drafts were left out; **flushed** are the drafted rows that stages ran in vain, those behind a miss and
-those in flight when the request ended included.
+**dropped** drafts were left out; **flushed** are the drafted rows that ran in vain, if only on the stages before
+the last: wrong ones, those behind a wrong one, and those in flight when the request ended.
 """
 
 from dataclasses import dataclass, field

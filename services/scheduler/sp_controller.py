@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from services.scheduler.recent_drafts import RecentDrafts
 from services.scheduler.sp_cost_model import choose_drop, predict
-from services.scheduler.sp_pipeline import Pipeline, together
+from services.scheduler.sp_pipeline import Pipeline, StaleRows, together
 
 DECIDE_EVERY_STEPS = 16
 """A decision holds for so many steps: each change lets the pipeline run dry once."""
@@ -32,6 +32,9 @@ PROBE_EVERY_STEPS, PROBE_STEPS = 512, 32
 
 LEARNING_STEPS, LEARNING_VERDICTS = 64, 64
 """Before so many steps were reported and drafts judged, the two ways take turns."""
+
+LEARNING_DROP = 0.25
+"""Dropped now and then until then: steps of equal rows do not tell what a row costs."""
 
 _STEP_MEMORY, _VERDICT_MEMORY = 0.998, 0.99
 """Weight that an observation keeps with each later one."""
@@ -151,8 +154,8 @@ class SpController:
         self._planned += 1
         batch = max(1, batch)
         has_learned = self._steps >= LEARNING_STEPS and self._verdicts >= LEARNING_VERDICTS
-        if self._chooses_drop and has_learned and self._planned % DECIDE_EVERY_STEPS == 0:
-            self._choose_drop(batch)
+        if self._chooses_drop and self._planned % DECIDE_EVERY_STEPS == 0:
+            self._choose_drop(batch, has_learned=has_learned)
         if self._always:
             return Reason.FORCED
         if not has_learned:
@@ -167,7 +170,10 @@ class SpController:
             self._is_on = self._pays(batch)
         return Reason.PAYS if self._is_on else Reason.DOES_NOT_PAY
 
-    def _choose_drop(self, batch: int) -> None:
+    def _choose_drop(self, batch: int, *, has_learned: bool) -> None:
+        if not has_learned:
+            self._drop_fraction = LEARNING_DROP if self._planned // DECIDE_EVERY_STEPS % 4 >= 2 else 0.0
+            return
         pipeline, curve = self._pipeline(ahead=True), self._drafts.curve()
         best = choose_drop(pipeline, batch, curve)
         present = predict(pipeline, batch, curve, self._drop_fraction)
@@ -182,5 +188,5 @@ class SpController:
     def _pipeline(self, *, ahead: bool) -> Pipeline:
         first, *others = (line.at for line in self._model)
         if ahead:
-            return Pipeline((together(first, self._draft.at), *others))
+            return Pipeline((together(first, self._draft.at), *others), stale_rows=StaleRows.SKIP_LAST)
         return Pipeline((first, *others), micro_batches=len(self._model))

@@ -36,7 +36,7 @@ class SplitProfile(ConfigModel):
     """Milliseconds from a stage's end to the next one's start, and from the last one's end to the first one's."""
     kv_sequences: PositiveInt
     """Sequences whose keys and values fit into this split's memory."""
-    stale_rows: StaleRows = StaleRows.RUN
+    stale_rows: StaleRows = StaleRows.SKIP_LAST
     """Whether stages leave out rows behind a miss: run, skip_last or skip_all."""
 
     @model_validator(mode="after")

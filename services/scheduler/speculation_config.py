@@ -13,7 +13,7 @@ class SpeculationConfig(ConfigModel):
 
     draft_adapter: Path
     """Folder of the adapter that the first stage drafts with, as ``forerun train adapter`` writes it. The first stage
-    has the layers up to its exit; ``layer_partition`` may stay empty."""
+    has the layers up to its exit, or more of them where ``layer_partition`` says so."""
     context_lookup: bool = True
     """Whether the first stage also looks up in a greedy request's own text what followed its newest tokens before, and
     drafts that where it is likelier to be right than the adapter."""

@@ -22,6 +22,12 @@ class Row:
     """The request got the token that was sampled from it."""
     is_in_vain: bool = False
     """Rolled back, or the request ended, while it was in flight."""
+    is_skipped: bool = False
+    """The last stage knew that it was in vain, and left it out."""
+
+    def kind_on(self, *, is_last: bool) -> RowKind:
+        """What it was to a stage."""
+        return RowKind.LEFT_OUT if is_last and self.is_skipped else self.kind
 
 
 @dataclass(slots=True, eq=False)

@@ -70,7 +70,10 @@ class ForerunScheduler(Scheduler):
         if (record := getattr(scheduler_output, "forerun_record", None)) is not None:
             number = getattr(model_runner_output, "forerun_step", 0)
             times = getattr(model_runner_output, "forerun_stage_times", [])
-            self._recorder.returned(record, number, times, model_runner_output.req_id_to_index)
+            ran = model_runner_output.req_id_to_index.keys()
+            # The first stage drafts for what it runs; the last one leaves out what it knows to be in vain.
+            began = ran | getattr(model_runner_output, "forerun_drafts", {}).keys()
+            self._recorder.returned(record, number, times, began=began, ran=ran)
         self._publish()
         return outputs
 

@@ -67,7 +67,8 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         waited_for = {id_: self.requests[id_] for id_ in scheduled if self._is_waited_for(id_)}
         known = {id_: request.num_output_tokens for id_, request in waited_for.items()}
         in_vain = set(scheduler_output.forerun_speculation.drafted_request_ids) - waited_for.keys()
-        self._sp_metrics.flushed(len(in_vain & model_runner_output.req_id_to_index.keys()))
+        # The first stage drafts for what it runs.
+        self._sp_metrics.flushed(len(in_vain & drafts.keys()))
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for request_id, request in waited_for.items():
             if request.num_output_tokens == known[request_id]:

@@ -15,17 +15,21 @@ class StageSpeculation(Protocol):
     """A stage's part of speculative parallelism; see ``vllm_speculation.Speculation``."""
 
     def before_forward(
-        self, plan: SchedulerOutput, speculation: pb.Speculation, received: pb.PushActivationsRequest | None
-    ) -> set[str]:
-        """Completes the plan's inputs; returns the requests that were taken out of it."""
+        self, plan: SchedulerOutput, speculation: pb.Speculation, received: pb.SpeculatedRows | None
+    ) -> None:
+        """Completes the plan's inputs and takes out of it what need not run."""
 
-    def draft(
-        self, plan: SchedulerOutput, speculation: pb.Speculation, output: dict[str, torch.Tensor]
-    ) -> list[pb.Draft]:
-        """Drafts what the plan asks for; nothing on stages behind the first."""
+    def rows(self, plan: SchedulerOutput) -> pb.SpeculatedRows:
+        """What the next stage must know of the step that has just run."""
+
+    def draft(self, plan: SchedulerOutput, speculation: pb.Speculation) -> list[pb.Draft]:
+        """Drafts what the plan asks for, after its forward pass; nothing on stages behind the first."""
 
     def before_sampling(self, plan: SchedulerOutput) -> None:
         """Sets the sampling noise; the last stage only."""
+
+    def after_sampling(self, output: ModelRunnerOutput) -> None:
+        """Remembers what was sampled; the last stage only."""
 
 
 class Stage(Protocol):

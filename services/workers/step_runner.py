@@ -107,22 +107,14 @@ class StepRunner:
         plan = vllm_codec.decode_scheduler_output(request.scheduler_output)
         is_planned = plan.total_num_scheduled_tokens > 0
         received = self._receive(request.step, clock) if is_planned and not self._stage.place.is_first else None
-        left_out = self._leave_out(request, plan, received)
+        self._prepare(request, plan, received)
         clock.tokens = plan.total_num_scheduled_tokens
         output = self._forward(plan, received, clock)
         if is_planned and not self._stage.place.is_last:
-            tensors = activations.to_proto(output) if isinstance(output, dict) else []
-            self._send(
-                pb.PushActivationsRequest(
-                    step=request.step,
-                    generation=self._generation,
-                    tensors=tensors,
-                    left_out_request_ids=left_out,
-                )
-            )
+            self._hand_on(request.step, plan, output)
         if isinstance(output, dict):
             # After the activations have left: the next stage must not wait for it.
-            self._draft(request, reply, plan, output, clock)
+            self._draft(request, reply, plan, clock)
         self._observe(request, plan, clock)
         if not self._stage.place.is_last:
             return None
@@ -134,13 +126,24 @@ class StepRunner:
             return None
         return self._sample(request.grammar_output, clock)
 
-    def _leave_out(
+    def _prepare(
         self, request: pb.ExecuteRequest, plan: SchedulerOutput, received: pb.PushActivationsRequest | None
-    ) -> set[str]:
-        """Completes a plan that runs ahead; the requests that were taken out of it."""
-        if self._stage.speculation is None or not plan.total_num_scheduled_tokens:
-            return set()
-        return self._stage.speculation.before_forward(plan, request.speculation, received)
+    ) -> None:
+        """Completes a plan that runs ahead."""
+        if self._stage.speculation is not None and plan.total_num_scheduled_tokens:
+            rows = None if received is None else received.speculated
+            self._stage.speculation.before_forward(plan, request.speculation, rows)
+
+    def _hand_on(
+        self, step: int, plan: SchedulerOutput, output: dict[str, torch.Tensor] | ModelRunnerOutput | None
+    ) -> None:
+        """Sends the next stage what it needs; no tensors when all rows were left out."""
+        message = pb.PushActivationsRequest(step=step, generation=self._generation)
+        if isinstance(output, dict):
+            message.tensors.extend(activations.to_proto(output))
+        if self._stage.speculation is not None:
+            message.speculated.CopyFrom(self._stage.speculation.rows(plan))
+        self._send(message)
 
     def _forward(
         self, plan: SchedulerOutput, received: pb.PushActivationsRequest | None, clock: _Clock
@@ -158,17 +161,12 @@ class StepRunner:
         return output
 
     def _draft(
-        self,
-        request: pb.ExecuteRequest,
-        reply: pb.ExecuteResponse,
-        plan: SchedulerOutput,
-        output: dict[str, torch.Tensor],
-        clock: _Clock,
+        self, request: pb.ExecuteRequest, reply: pb.ExecuteResponse, plan: SchedulerOutput, clock: _Clock
     ) -> None:
         if self._stage.speculation is None:
             return
         began = time.perf_counter_ns()
-        reply.drafts.extend(self._stage.speculation.draft(plan, request.speculation, output))
+        reply.drafts.extend(self._stage.speculation.draft(plan, request.speculation))
         clock.draft = time.perf_counter_ns() - began
         clock.busy += clock.draft
 
@@ -181,6 +179,8 @@ class StepRunner:
     def _sample(self, grammar: bytes, clock: _Clock) -> ModelRunnerOutput:
         began = time.perf_counter_ns()
         output = self._stage.sample(vllm_codec.decode_grammar_output(grammar) if grammar else None)
+        if self._stage.speculation is not None:
+            self._stage.speculation.after_sampling(output)
         clock.busy += time.perf_counter_ns() - began
         return output
 

@@ -84,11 +84,15 @@ class SyntheticStage:
         if not plan.total_num_scheduled_tokens:
             return EMPTY_MODEL_RUNNER_OUTPUT
         rows = planned_rows(plan)
+        if hidden is not None and self.speculation is not None:
+            hidden = self.speculation.arrived(plan, hidden)
         tokens = [token for row in rows for token in row.tokens] if hidden is None else hidden["tokens"].tolist()
         states = [text_state(text) for text in books.run(rows, tokens)]
         if hidden is not None:
             _compare(rows, states, hidden["states"].tolist())
         self._ran = list(zip(rows, states, strict=True))
+        if self.speculation is not None:
+            self.speculation.ran(states)
         self._device.compute(plan.total_num_scheduled_tokens, began)
         if self.place.is_last:
             return None

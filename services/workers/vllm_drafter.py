@@ -1,8 +1,9 @@
-"""Drafting the next token on the first stage, from the hidden states that it has just handed on.
+"""Drafting the next token on the first stage, from the hidden states after the adapter's exit layer.
 
 Relies on (vLLM 0.32, model runner V1): a forward hook on the model runs inside the step's forward context, which
 holds the attention metadata of every registered layer, the draft layer's among them; ``input_batch`` lists the step's
-requests in the order of their tokens.
+requests in the order of their tokens; a model with ``set_aux_hidden_state_layers`` adds the residual stream after those
+layers to what a stage hands on.
 """
 
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from forerun.stage.v1 import service_pb2 as pb
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.forward_context import ForwardContext, get_forward_context, override_forward_context
+from vllm.model_executor.models.interfaces import EagleModelMixin
+from vllm.sequence import IntermediateTensors
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from services.common.errors import ConfigError
@@ -21,6 +24,9 @@ from services.workers.kept_drafts import KeptDrafts
 from services.workers.target_weights import TargetWeights
 from services.workers.vllm_draft_layers import DraftLayers
 from services.workers.vllm_shared_noise import TokenSeeds
+
+_EXIT_STREAM = f"{EagleModelMixin.AUX_HIDDEN_STATE_KEY}0"
+"""The residual stream after the exit layer, [tokens, hidden], among a stage's outputs."""
 
 
 class Drafter:
@@ -33,45 +39,46 @@ class Drafter:
         self._runner = runner
         self._seeds = TokenSeeds(runner, generation)
         _, layers = config.model_config.get_layers_start_end_indices(config.parallel_config)
-        if layers != adapter.exit_layer:
+        if layers < adapter.exit_layer:
             raise ConfigError(
                 f"layer_partition: the first stage has {layers} layers, the draft adapter in {folder} reads after "
-                f"{adapter.exit_layer}; give the first stage so many, or use another adapter"
+                f"{adapter.exit_layer}; give the first stage as many or more, or use another adapter"
             )
         target = TargetWeights(config.model_config.model)
         with set_current_vllm_config(config), runner.device:
             self._layers = DraftLayers(adapter, config).to(config.model_config.dtype).eval()
             self._layers.load(tensors, target.final_norm(), target.head_rows(tensors["d2t"]))
         self._context: ForwardContext | None = None
-        self._positions = torch.empty(0)
+        self._positions = self._exit_stream = torch.empty(0)
+        # vLLM's way for EAGLE-3, which Llama- and Qwen-type models have: a stage's output gets one tensor more.
+        runner.model.set_aux_hidden_state_layers((adapter.exit_layer,))
         runner.model.register_forward_hook(self._remember, with_kwargs=True)
         self._kept = KeptDrafts()
         self._lookup_agreement = adapter.lookup_agreement
 
-    def _remember(self, _module: Any, _arguments: Any, keywords: dict[str, Any], _output: Any) -> None:
+    def _remember(self, _module: Any, _arguments: Any, keywords: dict[str, Any], output: IntermediateTensors) -> None:
         self._context = get_forward_context()
         self._positions = keywords["positions"]
+        # Taken out: the next stage has no use for it.
+        self._exit_stream = output.tensors.pop(_EXIT_STREAM)
 
     def enter(self, plan: SchedulerOutput, drafted: set[str]) -> dict[str, int]:
         """The drafts that become inputs of a step, by request; see ``KeptDrafts``."""
         return self._kept.enter(plan, drafted)
 
-    def draft(
-        self, plan: SchedulerOutput, speculation: pb.Speculation, output: dict[str, torch.Tensor]
-    ) -> list[pb.Draft]:
+    def draft(self, plan: SchedulerOutput, speculation: pb.Speculation) -> list[pb.Draft]:
         """Runs the adapter over the step that the model has just run.
 
         Args:
             plan: the step.
             speculation: the requests to draft for, each with all of its tokens so far in this step or before, and
                 the fraction of the drafts that is dropped.
-            output: the stage's output, ``hidden_states`` and ``residual``, each [tokens, hidden].
 
         Returns:
             One draft for each wanted request of the step.
         """
         with torch.inference_mode(), override_forward_context(self._context):
-            stream = self._layers(self._positions, output["hidden_states"] + output["residual"])
+            stream = self._layers(self._positions, self._exit_stream)
             ids, rows, ends = self._rows_of(plan, set(speculation.draft_request_ids))
             if not ids:
                 return []

@@ -102,7 +102,7 @@ class ModelStage:
         """
         runner = self._require_worker().model_runner
         with torch.inference_mode():
-            output = runner.execute_model(plan, None if hidden is None else IntermediateTensors(hidden))
+            output = runner.execute_model(plan, None if hidden is None else self._arrived(hidden))
         if isinstance(output, IntermediateTensors):
             return dict(output.tensors)
         if output is None or isinstance(output, ModelRunnerOutput):
@@ -123,6 +123,9 @@ class ModelStage:
         if self._wrapper is not None:
             self._wrapper.worker.shutdown()
             self._wrapper = None
+
+    def _arrived(self, hidden: dict[str, torch.Tensor]) -> IntermediateTensors:
+        return IntermediateTensors(hidden) if self.speculation is None else self.speculation.arrived(hidden)
 
     def _require_worker(self) -> Any:
         if self._wrapper is None:

@@ -54,10 +54,7 @@ class StepInputs:
 
 
 def leave_out(runner: Any, plan: SchedulerOutput, request_ids: set[str]) -> None:
-    """Takes running requests out of a step; the blocks that the plan gives them are entered all the same.
-
-    To be done alike on every stage: their persistent batches must keep one order, in which activations travel.
-    """
+    """Takes running requests out of a step; the blocks that the plan gives them are entered all the same."""
     if not request_ids:
         return
     cached = plan.scheduled_cached_reqs

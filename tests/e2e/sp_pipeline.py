@@ -19,6 +19,7 @@ from vllm.v1.request import Request
 
 from services.workers import synthetic_text
 from services.workers.kv_books import KvBooks, Row, planned_rows
+from services.workers.verdicts import Verdicts
 
 VOCABULARY = 50
 STOP_TOKEN = 7
@@ -43,6 +44,8 @@ def reference(prompt: list[int], sampling: SamplingParams) -> list[int]:
 class _InFlight:
     plan: SchedulerOutput
     rows: list[Row]
+    entered: dict[str, int]
+    """Inputs that are drafts."""
     drafts: dict[str, pb.Draft]
 
 
@@ -61,6 +64,9 @@ class SpPipeline:
         self._drop = drop
         self._in_flight: deque[_InFlight] = deque()
         self._kept: dict[str, int] = {}
+        self._verdicts = Verdicts()
+        self.skipped = 0
+        """Rows that the last stage knew to be stale."""
         self.answers: dict[str, list[int]] = {}
         self.finished: set[str] = set()
         self._hasher = hasher
@@ -88,18 +94,19 @@ class SpPipeline:
     def _run_first_stage(self, plan: SchedulerOutput) -> _InFlight:
         self._first.take(plan)
         drafted = set(plan.forerun_speculation.drafted_request_ids)
-        rows, drafts = [], {}
+        rows, entered, drafts = [], {}, {}
         for row in planned_rows(plan):
             draft = self._kept.pop(row.request_id, None)
             if row.request_id not in drafted:
                 rows.append(row)
             elif draft is not None:
                 rows.append(replace(row, tokens=[draft]))
+                entered[row.request_id] = draft
         texts = dict(zip((row.request_id for row in rows), _run(self._first, rows), strict=True))
         for request_id in plan.forerun_speculation.draft_request_ids:
             if request_id in texts:
                 drafts[request_id] = self._draft(request_id, texts[request_id])
-        return _InFlight(plan, rows, drafts)
+        return _InFlight(plan, rows, entered, drafts)
 
     def _draft(self, request_id: str, text: NDArray[np.int32]) -> pb.Draft:
         token = next_token(text)
@@ -112,12 +119,17 @@ class SpPipeline:
 
     def _apply(self, step: _InFlight) -> None:
         self._last.take(step.plan)
-        texts = _run(self._last, step.rows)
-        names = [row.request_id for row in step.rows]
+        ran = {row.request_id: row.count for row in step.rows}
+        stale = self._verdicts.stale(replace(step.plan, num_scheduled_tokens=ran), step.entered)
+        rows = [row for row in step.rows if row.request_id not in stale]
+        self.skipped += len(stale)
+        texts = _run(self._last, rows)
+        names = [row.request_id for row in rows]
         sampled = [
-            [next_token(text)] if self._last.is_sampled(row) else [] for row, text in zip(step.rows, texts, strict=True)
+            [next_token(text)] if self._last.is_sampled(row) else [] for row, text in zip(rows, texts, strict=True)
         ]
         result = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, sampled)
+        self._verdicts.sampled(result)
         result.forerun_drafts = step.drafts
         for outputs in self.scheduler.update_from_output(step.plan, result).values():
             for each in outputs.outputs:

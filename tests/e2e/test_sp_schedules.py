@@ -139,5 +139,6 @@ def test_every_schedule_says_what_no_schedule_says(
         else:
             assert run.answers[name] == answer, name
     assert run.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == BLOCKS - 1
+    assert run.skipped <= counted(run.scheduler).flushed
     assert traced.tally() == counted(run.scheduler), "spans and metrics differ"
     assert not run.scheduler._recorder.is_active, "a traced request was never given away"

@@ -52,12 +52,13 @@ class PipelinePlay:
         """A step without the request."""
         self._plan(None, 1)
 
-    def back(self, *, ran: bool = True) -> None:
-        """The oldest step comes back."""
+    def back(self, *, began: bool = True, ran: bool = True) -> None:
+        """The oldest step comes back. ``began``: the first stage had the request's row; ``ran``: the last one."""
         done = self._in_flight.popleft()
         self._number += 1
         self._back_ns = max(time.ended_ns for time in done.times if time is not None)
-        self.recorder.returned(done.step, self._number, done.times, {REQUEST: 0} if ran else {})
+        first, last = ({REQUEST} if took_part else set() for took_part in (began, ran))
+        self.recorder.returned(done.step, self._number, done.times, began=first, ran=last)
 
     def hit(self, confidence: float = 0.9) -> None:
         """The oldest step comes back, and the draft ahead of it was right."""
@@ -111,7 +112,7 @@ def play_everything(max_blocks: int = 8, stages: int = 2) -> PipelinePlay:
     play.draft(8)
     play.fail(BlockEnd.DROPPED, 0.1)
     play.token(8)
-    play.back(ran=False)
+    play.back(began=False, ran=False)
     play.draft(9)
     play.hit()
     play.draft(10)

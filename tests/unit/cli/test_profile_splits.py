@@ -50,6 +50,13 @@ def test_four_devices_combine_and_take_the_adapter_with_the_nearest_exit() -> No
     assert next(split.layers for split in splits if split.sp == 4) == (1, 2, 2, 1)
 
 
+def test_speculation_is_measured_with_the_given_layers_that_reach_the_exit() -> None:
+    splits = splits_to_measure(2, CPU, [HALF], [(2, 4), (4, 2), (3, 3)])
+    assert [split.layers for split in splits if split.sp == 2] == [(4, 2), (3, 3)]
+    splits = splits_to_measure(2, CPU, [HALF], [(2, 4)])
+    assert [split.layers for split in splits if split.sp == 2] == [(3, 3)]
+
+
 def test_on_cuda_tensor_parallelism_needs_heads_that_divide() -> None:
     assert [split.tp for split in splits_to_measure(2, Target(6, 9, on_cuda=True), [], [])] == [1, 1]
     assert splits_to_measure(2, Target(6, 8, on_cuda=True), [], [])[0].tp == 2

@@ -42,6 +42,14 @@ def test_events_arrive(event: GenerationEvent, request_id: str) -> None:
     assert convert.response_from_proto(over_the_wire(convert.response_to_proto(event))) == event
 
 
+@pytest.mark.parametrize("milliseconds", [1, 129_907, 2**32 - 1])
+def test_a_deadline_of_whole_milliseconds_stays_what_it_is(milliseconds: int) -> None:
+    assert (
+        convert.submission_to_proto(Submission("r", (), SamplingOptions(), timeout_s=milliseconds / 1e3)).timeout_ms
+        == milliseconds
+    )
+
+
 @given(domain.submissions)
 def test_submissions_arrive(submission: Submission) -> None:
     assert convert.submission_from_proto(over_the_wire(convert.submission_to_proto(submission))) == submission

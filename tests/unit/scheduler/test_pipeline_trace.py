@@ -52,6 +52,23 @@ def test_rows_behind_a_miss_are_stale_and_a_deeper_pipeline_has_more_of_them() -
     assert play.finished.request.tally.flushed == 2
 
 
+def test_a_row_that_the_last_stage_skips_ran_on_the_first_one_only() -> None:
+    play = PipelinePlay()
+    play.token(4)
+    play.draft(5)
+    play.fail(BlockEnd.MISS)
+    play.token(5)
+    play.back(ran=False)
+    play.back()
+    play.end()
+    assert play.finished.request.tally.flushed == 1
+    spans = list(spans_of(play.finished, 2))
+    assert [span.attributes[names.STEP_ROWS] for span in spans[:2]] == ["vmv", "vlv"]
+    (block,) = (span for span in spans if span.name == names.SPAN_SPEC_BLOCK)
+    seconds = block.attributes[names.SPEC_STAGE_SECONDS]
+    assert seconds == [0.024, 0.01], "two steps with drafting on the first stage, one on the last"
+
+
 def test_plain_steps_are_no_blocks() -> None:
     play = PipelinePlay()
     for position in range(4):

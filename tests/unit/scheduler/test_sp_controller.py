@@ -4,6 +4,7 @@ import pytest
 
 from services.scheduler.sp_controller import (
     DECIDE_EVERY_STEPS,
+    LEARNING_DROP,
     LEARNING_STEPS,
     LEARNING_VERDICTS,
     PROBE_EVERY_STEPS,
@@ -112,10 +113,13 @@ def test_a_fraction_that_is_given_is_kept() -> None:
     assert drop_after(controller) == 0.1
 
 
-def test_nothing_is_dropped_before_something_is_known() -> None:
+def test_before_something_is_known_steps_of_different_rows_are_tried() -> None:
     controller = SpController(2, always=True)
     learn(controller, ms_per_row=2.0, drafts=LEARNING_VERDICTS - 1)
-    assert drop_after(controller) == 0.0
+    tried = [drop_after(controller) for _ in range(8)]
+    assert sorted(tried) == [0.0] * 4 + [LEARNING_DROP] * 4
+    given = SpController(2, always=True, drop_fraction=0.1)
+    assert {drop_after(given) for _ in range(8)} == {0.1}
 
 
 def test_the_fraction_stays_where_a_change_promises_next_to_nothing() -> None:

