@@ -58,8 +58,8 @@ _log = structlog.get_logger(__name__)
 class _PendingStep:
     """A step on its way: complete with the last stage's tokens and, under speculation, the first stage's drafts."""
 
-    future: Future[ModelRunnerOutput | None]
     drafts_due: bool
+    future: Future[ModelRunnerOutput | None] = field(default_factory=Future)
     sent_s: float = field(default_factory=time.monotonic)
     output: ModelRunnerOutput | None = None
     drafts: dict[str, pb.Draft] = field(default_factory=dict)
@@ -161,7 +161,10 @@ class GrpcExecutor(Executor):
                 self._links.send(self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_NONE))
             return _resolved(EMPTY_MODEL_RUNNER_OUTPUT, non_block)
         if scheduler_output.pending_structured_output_tokens:
-            self._links.send(self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_LATER))
+            plan = self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_LATER)
+            # Before it is sent: the first stage's drafts may be back before the grammar is due.
+            self._pending[self._step] = self._pending_step()
+            self._links.send(plan)
             self._awaiting_grammar = True
         else:
             self._held = self._plan(scheduler_output, pb.ExecuteRequest.SAMPLING_NOW)
@@ -172,8 +175,7 @@ class GrpcExecutor(Executor):
     ) -> Future[ModelRunnerOutput | None] | ModelRunnerOutput | None:
         """Sends the step planned last; its output comes when the last stage has sampled."""
         self._raise_failure()
-        future: Future[ModelRunnerOutput | None] = Future()
-        self._pending[self._step] = self._pending_step(future)
+        future = self._pending.setdefault(self._step, self._pending_step()).future
         # Once more: a loss between the check above and this line has not seen this future.
         self._raise_failure()
         grammar = b"" if grammar_output is None else vllm_codec.encode_grammar_output(grammar_output)
@@ -228,9 +230,9 @@ class GrpcExecutor(Executor):
             after_idle=getattr(output, "forerun_after_idle", False),
         )
 
-    def _pending_step(self, future: Future[ModelRunnerOutput | None]) -> _PendingStep:
+    def _pending_step(self) -> _PendingStep:
         speculates = self._settings.speculation is not None
-        return _PendingStep(future, drafts_due=speculates, times=[None] * len(self._settings.stages))
+        return _PendingStep(drafts_due=speculates, times=[None] * len(self._settings.stages))
 
     def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
         if reply.HasField("error"):

@@ -131,8 +131,12 @@ class SpScheduler(ForerunScheduler, AsyncScheduler):
         return not request.is_prefill_chunk and self._may_speculate(request)
 
     def _may_speculate(self, request: Request) -> bool:
-        """A grammar's mask for a step needs every token before it."""
-        return self._reason.speculates and not request.use_structured_output
+        """A grammar's mask for a step needs every token before it.
+
+        With two stages one step is in flight when the next is planned, and vLLM puts the mask off until it is back
+        (``pending_structured_output_tokens``), while the stages compute. With more, others are in flight even then.
+        """
+        return self._reason.speculates and (self._stages == 2 or not request.use_structured_output)
 
     def _is_waited_for(self, request_id: str) -> bool:
         """False when what the request has in flight will be thrown away."""

@@ -50,6 +50,16 @@ class _Clock:
         )
 
 
+@dataclass
+class _Unsampled:
+    """A step that has run and whose grammar is still to come."""
+
+    step: int
+    clock: _Clock
+    output: ModelRunnerOutput | None
+    """Not None when there is nothing to sample, since all of its rows were left out."""
+
+
 class StepRunner:
     """Not thread-safe: lives on the model thread. ``send`` hands activations to the next stage without blocking."""
 
@@ -71,7 +81,7 @@ class StepRunner:
         self._spans = spans
         self._activation_timeout_s = activation_timeout_s
         self._failure: pb.StepError | None = None
-        self._awaiting_grammar: tuple[int, _Clock] | None = None
+        self._awaiting_grammar: _Unsampled | None = None
         self._free_since = time.perf_counter_ns()
         self.steps = 0
 
@@ -118,13 +128,12 @@ class StepRunner:
         self._observe(request, plan, clock)
         if not self._stage.place.is_last:
             return None
-        if isinstance(output, ModelRunnerOutput):
-            # Nothing ran: the plan was empty, or all of its rows were left out.
-            return output
+        # Something came out already where nothing ran: the plan was empty, or all of its rows were left out.
+        sampled = output if isinstance(output, ModelRunnerOutput) else None
         if request.sampling == pb.ExecuteRequest.SAMPLING_LATER:
-            self._awaiting_grammar = (request.step, clock)
+            self._awaiting_grammar = _Unsampled(request.step, clock, sampled)
             return None
-        return self._sample(request.grammar_output, clock)
+        return sampled or self._sample(request.grammar_output, clock)
 
     def _prepare(
         self, request: pb.ExecuteRequest, plan: SchedulerOutput, received: pb.PushActivationsRequest | None
@@ -187,12 +196,11 @@ class StepRunner:
     def _sample_late(self, request: pb.ExecuteRequest, clock: _Clock) -> ModelRunnerOutput | None:
         if not self._stage.place.is_last:
             return None
-        if self._awaiting_grammar is None or self._awaiting_grammar[0] != request.step:
+        waiting, self._awaiting_grammar = self._awaiting_grammar, None
+        if waiting is None or waiting.step != request.step:
             raise RuntimeError(f"a grammar came for step {request.step}, which does not wait for one")
+        earlier, output = waiting.clock, waiting.output or self._sample(request.grammar_output, clock)
         # The wait for the grammar is time in which the stage had nothing to do.
-        _, earlier = self._awaiting_grammar
-        self._awaiting_grammar = None
-        output = self._sample(request.grammar_output, clock)
         clock.busy += earlier.busy
         clock.tokens, clock.workless, clock.began_unix = earlier.tokens, earlier.workless, earlier.began_unix
         clock.idle = max(0, time.perf_counter_ns() - clock.free_since - clock.busy)
