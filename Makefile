@@ -42,6 +42,7 @@ quality: setup ## Lint, format check, types, protos
 	$(BIN)/buf lint protos
 	$(BIN)/buf format --diff --exit-code protos
 	$(BIN)/python scripts/check_protos.py
+	$(BIN)/python scripts/build_dashboards.py --check
 
 .PHONY: style
 style: setup ## Format and fix what can be fixed
@@ -52,6 +53,10 @@ style: setup ## Format and fix what can be fixed
 .PHONY: protos
 protos: setup ## Generate the gRPC code again
 	$(BIN)/uv pip install --quiet -p $(BIN)/python --no-deps -e .
+
+.PHONY: dashboards
+dashboards: setup ## Write Grafana's dashboards again
+	$(BIN)/python scripts/build_dashboards.py
 
 .PHONY: model
 model: setup ## Fetch the small model into the cache

@@ -53,7 +53,7 @@ class BackgroundSystem:
         Raises:
             CliError: the system is not running.
         """
-        return RunDir(self._run_dir).read_state()
+        return RunDir(self.run_dir).read_state()
 
     @property
     def output(self) -> str:
@@ -71,7 +71,7 @@ class BackgroundSystem:
         config_file = self.folder / "local.yaml"
         config_file.write_text(json.dumps(self._config, indent=2))
         command = [sys.executable, "-m", "services.cli.child", str(os.getpid())]
-        command += [sys.executable, "-m", "services.cli", "up", "-f", str(config_file), "--run-dir", str(self._run_dir)]
+        command += [sys.executable, "-m", "services.cli", "up", "-f", str(config_file), "--run-dir", str(self.run_dir)]
         with (self.folder / "up.log").open("wb") as log:
             # A session of its own, so that a Ctrl-C meant for this program drains the system through stop() only.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -106,7 +106,8 @@ class BackgroundSystem:
         return [unit for unit in self.state.units if unit.kind is kind]
 
     @property
-    def _run_dir(self) -> Path:
+    def run_dir(self) -> Path:
+        """Where ``forerun up`` keeps its files."""
         return self.folder / "run"
 
     def _wait_until_ready(self) -> None:

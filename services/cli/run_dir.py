@@ -106,8 +106,12 @@ class RunDir:
 
     def write_state(self, state: RunState) -> None:
         """Publishes the state in one step."""
-        self.write_private(self._state_file.with_suffix(".new"), state.model_dump_json(indent=2))
-        self._state_file.with_suffix(".new").replace(self._state_file)
+        self.publish(self._state_file, state.model_dump_json(indent=2))
+
+    def publish(self, path: Path, text: str) -> None:
+        """Replaces a file as a whole, for readers that look at any time."""
+        self.write_private(path.with_suffix(".new"), text)
+        path.with_suffix(".new").replace(path)
 
     def read_state(self) -> RunState:
         """The state of the running system.

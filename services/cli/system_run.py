@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from services.cli.run_dir import RunDir, RunState, UnitState
+from services.cli.scrape_targets import TARGETS_FILE, scrape_targets
 from services.cli.supervisor import Display, Policy, StartError, Supervisor
 from services.cli.units import LaunchPlan
 
@@ -93,7 +94,9 @@ class SystemRun:
         self._asked_to_stop.set()
 
     def _publish_state(self) -> None:
-        self._run_dir.write_state(self._state())
+        state = self._state()
+        self._run_dir.write_state(state)
+        self._run_dir.publish(self._run_dir.path / TARGETS_FILE, scrape_targets(state.units))
 
     def _state(self) -> RunState:
         plan = self._plan

@@ -13,8 +13,11 @@ MAX_BATCH_SPANS = 512
 FLUSH_INTERVAL_S = 1.0
 
 
+REASONS = ("queue-full", "export-failed", "rotated", "too-large", "block-cap")
+
+
 class SpanDrops:
-    """Counts lost spans, by reason: ``queue-full``, ``export-failed``, ``rotated``, ``too-large``, ``block-cap``."""
+    """Counts lost spans, by one of ``REASONS``."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()
@@ -22,6 +25,8 @@ class SpanDrops:
         self._counter = Counter(
             "forerun_spans_dropped_total", "Trace spans lost, by reason.", ["reason"], registry=registry
         )
+        for reason in REASONS:
+            self._counter.labels(reason)
 
     @property
     def total(self) -> int:

@@ -27,7 +27,7 @@ from services.router.placement import Placement
 from services.router.rendering import PromptRenderer
 from services.router.replica_pool import ReplicaPool
 from services.router.replica_session import SubmittedRequest
-from services.router.request import RouterEvent, RouterRequest, Started, TextPrompt, TokensPrompt
+from services.router.request import RETRIED, RouterEvent, RouterRequest, Started, TextPrompt, TokensPrompt
 from services.router.request_record import RequestRecord
 from services.router.reservations import Reservations
 
@@ -35,8 +35,6 @@ MAX_ATTEMPTS = 2
 
 DEADLINE_SLACK_S = 0.02
 """Clocks of gRPC and of the event loop tick apart."""
-
-_RETRIED = frozenset({Outcome.REPLICA_LOST, Outcome.REJECTED_OVERLOAD, Outcome.REJECTED_UNAVAILABLE})
 
 _log = structlog.get_logger(__name__)
 
@@ -165,7 +163,7 @@ class GenerateCall:
                         yield batch
                 return
             except RequestEndedError as error:
-                may_retry = not started and error.outcome in _RETRIED and 0 < len(tried) < MAX_ATTEMPTS
+                may_retry = not started and error.outcome in RETRIED and 0 < len(tried) < MAX_ATTEMPTS
                 if not may_retry or not self._placement.can_take(job.model, tried):
                     raise _restated(error, started) from None
                 _log.info("retrying elsewhere", request_id=record.request_id, reason=error.message)

@@ -5,7 +5,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from services.common.metrics import SECONDS_BUCKETS, ServiceMetrics
 from services.common.outcome import Outcome
 from services.common.types import Usage
-from services.router.request import Edge
+from services.router.request import RETRIED, Edge
 
 TOKEN_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 
@@ -41,6 +41,8 @@ class RouterMetrics(ServiceMetrics):
         self.replicas = Gauge(
             "forerun_replicas", "Replicas by state, as this router sees them.", ["state"], registry=registry
         )
+        for outcome in RETRIED:
+            self._retries.labels(outcome.value)
         for edge in Edge:
             self._in_flight.labels(edge.value)
             for outcome in Outcome:

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from services.common.outcome import Outcome
 from services.common.types import GenerationEvent, SamplingOptions
+
+RETRIED = frozenset({Outcome.REPLICA_LOST, Outcome.REJECTED_OVERLOAD, Outcome.REJECTED_UNAVAILABLE})
+"""What sends a request that has emitted nothing to a second replica."""
 
 
 class Edge(StrEnum):

@@ -32,6 +32,10 @@ class SpMetrics:
             ["reason"],
             registry=registry,
         )
+        for end in BlockEnd:
+            self._blocks.labels(end.value)
+        for reason in Reason:
+            self._steps.labels(reason.value)
         self._confidence = Histogram(
             "forerun_sp_draft_confidence",
             "Confidence of judged drafts, by whether they were right.",

@@ -6,6 +6,7 @@ model of random weights does with an untrained one, with four stages and with tw
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from benchmarks.prompts import varied_prompts
 from benchmarks.random_adapter import write_random_adapter
 from benchmarks.systems import forerun_config
 from services.cli.background import BackgroundSystem
+from services.cli.scrape_targets import TARGETS_FILE
 from services.client.client import ForerunClient
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, SamplingOptions, StructuredOutput
+from tests.support.monitoring import finds_nothing, queries, series_of
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 pytestmark = pytest.mark.timeout(600)
@@ -140,6 +143,11 @@ async def everything(client: ForerunClient, model: Model) -> Answers:
     return dict(zip(asked, answers, strict=True))
 
 
+def drafts(system: BackgroundSystem) -> dict[str, float]:
+    """Counted so far."""
+    return scrape([page for unit in system.state.units for _, page in unit.metrics], "forerun_sp_")
+
+
 @pytest.fixture(scope="module")
 def models(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     return {"real": real_model(model_path), "tiny": tiny_model(tmp_path_factory.mktemp("tiny"))}
@@ -215,9 +223,22 @@ async def test_a_seed_says_the_same_alone_and_in_a_crowd(client: ForerunClient, 
     assert (await said(client, model.prompts[0], replace(SEEDED, seed=12))).tokens != alone.tokens
 
 
+async def test_structured_output_speculates_where_its_mask_can_wait(
+    client: ForerunClient, case: Case, speculating: BackgroundSystem, model: Model
+) -> None:
+    before = drafts(speculating)
+    await said(client, model.prompts[0], KINDS["regex"])
+    speculated = drafts(speculating)["forerun_sp_drafted_tokens_total"] > before["forerun_sp_drafted_tokens_total"]
+    assert speculated == (len(case.layers) == 2)
+
+
+async def test_every_query_of_dashboards_and_alerts_finds_its_series(speculating: BackgroundSystem) -> None:
+    series = series_of(json.loads((speculating.run_dir / TARGETS_FILE).read_text()))
+    assert {where: missing for where, query in queries() if (missing := finds_nothing(query, series))} == {}
+
+
 async def test_drafts_were_made_and_judged_and_nothing_is_left(speculating: BackgroundSystem) -> None:
-    pages = [page for unit in speculating.state.units for _, page in unit.metrics]
-    counts = scrape(pages, "forerun_sp_")
+    counts = drafts(speculating)
     assert counts["forerun_sp_drafted_tokens_total"] > 100
     assert 0 < counts["forerun_sp_accepted_tokens_total"] < counts["forerun_sp_drafted_tokens_total"]
     assert counts["forerun_sp_flushed_tokens_total"] > 0
