@@ -110,7 +110,7 @@ def _config(split: Split, stages: int) -> dict[str, Any]:
     replica = config["replicas"][0]
     replica |= {"cores": "all", "stage": {"synthetic": split.synthetic}}
     if split.profile.sp > 1:
-        replica["speculation"] = {"draft_adapter": "synthetic", "mode": "always"}
+        replica["speculation"] = {"draft_adapter": "synthetic", "mode": "always", "drop_fraction": 0.0}
     return config
 
 

@@ -11,6 +11,7 @@ from benchmarks.paper_shape.profiles import make_profile
 from services.common.acceptance_curve import AcceptanceCurve
 from services.common.latency_profile import LatencyProfile
 from services.scheduler.sp_cost_model import Prediction, predict
+from services.scheduler.sp_pipeline import StaleRows
 from services.scheduler.sp_profile import SplitProfile
 
 DRAFT_VOCABULARY = 16384
@@ -70,6 +71,7 @@ def _slowed(split: SplitProfile, factor: float) -> SplitProfile:
             "draft": None if split.draft is None else _times(split.draft, factor),
             # Here hops are real and cost what they cost; the closed form knows of none.
             "hop_ms": 0.0,
+            "stale_rows": StaleRows.SKIP_LAST,
         }
     )
 
