@@ -39,7 +39,11 @@ def main() -> None:
     options = _options()
     setup_logging("sp-synthetic", TelemetryConfig(log_format="console", log_level="warning"))
     values: Values = defaultdict(list)
-    pairs = [(stages, acceptance) for stages in options.stages for acceptance in options.acceptance]
+    pairs = [
+        (stages, acceptance)
+        for stages in options.stages
+        for acceptance in ([HEADLINE[stages]] if options.headline_only else options.acceptance)
+    ]
     with Progress() as progress:
         task = progress.add_task("measuring", total=len(pairs))
         for stages, acceptance in pairs:
@@ -144,6 +148,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sp_synthetic", description=__doc__)
     parser.add_argument("--stages", type=int, nargs="+", default=[2, 4], choices=[2, 4])
     parser.add_argument("--acceptance", type=float, nargs="+", default=[0.6, 0.7, 0.8], help="share of right drafts")
+    parser.add_argument("--headline-only", action="store_true", help="only the acceptance of the headline figures")
     parser.add_argument("--batches", type=int, nargs="+", default=list(BATCH_TOKENS), choices=list(BATCH_TOKENS))
     parser.add_argument("--rounds", type=int, default=3, help="interleaved repetitions of everything")
     parser.add_argument("--slow-down", type=float, default=4.0, help="times that a device is slower than the GPU")
