@@ -30,7 +30,11 @@ def main() -> int:
     try:
         adapter = read_adapter(arguments.adapter)
         findings = Findings(
-            details={"adapter": adapter.model_dump(mode="json"), "drop_fraction": arguments.drop_fraction}
+            details={
+                "adapter": adapter.model_dump(mode="json"),
+                "drop_fraction": arguments.drop_fraction,
+                "eager": arguments.eager,
+            }
         )
         with Progress() as progress:
             benchmark = Benchmark(_options(arguments), adapter.target_layers, findings, progress)
@@ -63,6 +67,7 @@ def _options(arguments: argparse.Namespace) -> Options:
     return Options(
         model=model_folder(arguments.model),
         dtype=arguments.dtype,
+        eager=arguments.eager,
         adapter=arguments.adapter,
         drop_fraction=arguments.drop_fraction,
         systems=arguments.systems,
@@ -103,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--latency-batch", type=int, help="default: the batch at which speculation gained most, else 4")
     parser.add_argument("--latency-rounds", type=int, default=2, help="interleaved repetitions of every arrival rate")
     parser.add_argument("--dtype", default=fast_dtype(), help="precision of all systems")
+    parser.add_argument("--eager", action="store_true", help="compile nothing but stock vLLM, which needs it on a CPU")
     parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
     return parser.parse_args()
 

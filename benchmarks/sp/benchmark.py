@@ -1,7 +1,7 @@
 """The parts of the benchmark, over one set of conditions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -38,6 +38,7 @@ class Options:
 
     model: Path
     dtype: str
+    eager: bool
     adapter: Path
     drop_fraction: float | str
     systems: list[str]
@@ -60,7 +61,7 @@ class Benchmark:
         self._findings = findings
         self._progress = progress
         self._prompts = chat_prompts(options.model)
-        self._conditions = Conditions(options.model, options.dtype, max(options.batches))
+        self._conditions = Conditions(options.model, options.dtype, max(options.batches), options.eager)
         self._layers: dict[str, Layers] = {}
 
     async def splits(self) -> None:
@@ -106,7 +107,7 @@ class Benchmark:
     async def latency(self) -> None:
         """Speculation and the faster of our pipelines under arrivals."""
         batch, rounds = self._latency_batch(), self._options.latency_rounds
-        conditions = Conditions(self._options.model, self._options.dtype, max_num_seqs=batch)
+        conditions = replace(self._conditions, max_num_seqs=batch)
         sp = self._speculation(conditions, self._options.drop_fraction)
         pipelines = {
             MICRO: conditions.micro_batches(self._layers[MICRO]),

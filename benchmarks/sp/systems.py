@@ -118,6 +118,8 @@ class Conditions:
     model: Path
     dtype: str
     max_num_seqs: int = 32
+    eager: bool = False
+    """Not compiled, stock vLLM's pipeline excepted."""
 
     def micro_batches(self, layers: list[int]) -> ForerunSystem:
         """Our pipeline; each stage works on another part of the batch."""
@@ -133,15 +135,16 @@ class Conditions:
         return ForerunSystem(self._config(speculation=speculation, **replica))
 
     def stock_pipeline(self) -> VllmSystem:
-        """vLLM's own pipeline parallelism, compiled: eager it does not run on a CPU."""
+        """vLLM's own pipeline parallelism, compiled always."""
         engine = engine_args(
             self.model,
             self.dtype,
             **self._engine(STAGE_KV_BYTES),
             pipeline_parallel_size=STAGES,
-            enforce_eager=False,
             distributed_executor_backend="mp",
         )
+        # Eager it does not run on a CPU.
+        engine["enforce_eager"] = False
         return VllmSystem(engine, STOCK_PIPELINE)
 
     def one_process(self) -> VllmSystem:
@@ -160,6 +163,7 @@ class Conditions:
             "max_num_seqs": self.max_num_seqs,
             "kv_cache_memory_bytes": kv_bytes,
             "enable_prefix_caching": True,
+            "enforce_eager": self.eager,
         }
 
 
