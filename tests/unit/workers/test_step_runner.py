@@ -1,4 +1,4 @@
-"""What a stage tells of its time."""
+"""What a stage tells of its time, and what it does with a grammar that comes late."""
 
 import time
 from types import SimpleNamespace
@@ -20,16 +20,24 @@ from services.workers.step_runner import StepRunner
 WAIT_S = 0.02
 
 
-def test_a_wait_is_a_bubble_unless_there_was_nothing_to_do() -> None:
-    stage: Any = SimpleNamespace(
+def make_runner(stage: Any, registry: CollectorRegistry) -> StepRunner:
+    metrics, spans = StageMetrics(registry), StageSpans(NoOpTracer(), 0, 0)
+    return StepRunner(stage, 1, ActivationInbox(), lambda _: None, metrics, spans, 1.0)
+
+
+def make_stage(**more: Any) -> Any:
+    """One that has nothing to run."""
+    return SimpleNamespace(
         place=SimpleNamespace(is_first=True, is_last=True, reports_output=True),
         speculation=None,
         forward=lambda plan, hidden: EMPTY_MODEL_RUNNER_OUTPUT,
+        **more,
     )
+
+
+def test_a_wait_is_a_bubble_unless_there_was_nothing_to_do() -> None:
     registry = CollectorRegistry()
-    runner = StepRunner(
-        stage, 1, ActivationInbox(), lambda _: None, StageMetrics(registry), StageSpans(NoOpTracer(), 0, 0), 1.0
-    )
+    runner = make_runner(make_stage(), registry)
     plan = vllm_codec.encode_scheduler_output(SchedulerOutput.make_empty())
     times = []
     for step, after_idle in enumerate((True, False), start=1):
@@ -41,3 +49,17 @@ def test_a_wait_is_a_bubble_unless_there_was_nothing_to_do() -> None:
     assert [each.bubble_ns for each in times] == [0, times[1].idle_ns]
     bubbles = registry.get_sample_value("forerun_stage_bubble_seconds_total")
     assert bubbles == pytest.approx(times[1].bubble_ns / 1e9)
+
+
+def test_a_step_without_rows_is_answered_when_its_grammar_comes() -> None:
+    """All of its rows were left out: an answer before the grammar would find nobody who waits for it."""
+    sampled: list[object] = []
+    runner = make_runner(make_stage(sample=sampled.append), CollectorRegistry())
+    plan = vllm_codec.encode_scheduler_output(SchedulerOutput.make_empty())
+    later, now = pb.ExecuteRequest.SAMPLING_LATER, pb.ExecuteRequest.SAMPLING_NOW
+    assert runner.run(pb.ExecuteRequest(step=1, generation=1, scheduler_output=plan, sampling=later)) is None
+    reply = runner.run(pb.ExecuteRequest(step=1, generation=1, sampling=now))
+    assert reply is not None
+    assert not reply.HasField("error")
+    assert vllm_codec.decode_model_runner_output(reply.model_runner_output).req_ids == []
+    assert sampled == []
