@@ -11,6 +11,11 @@ class KeptDrafts:
         self._tokens: dict[str, int] = {}
         self._owed = 0.0
 
+    @property
+    def held(self) -> int:
+        """Drafts that wait to enter."""
+        return len(self._tokens)
+
     def enter(self, plan: SchedulerOutput, drafted: set[str]) -> dict[str, int]:
         """The drafts that become inputs of a step, by request; each can enter once.
 

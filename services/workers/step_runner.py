@@ -138,8 +138,8 @@ class StepRunner:
     def _prepare(
         self, request: pb.ExecuteRequest, plan: SchedulerOutput, received: pb.PushActivationsRequest | None
     ) -> None:
-        """Completes a plan that runs ahead."""
-        if self._stage.speculation is not None and plan.total_num_scheduled_tokens:
+        """Completes a plan that runs ahead. An empty one may still say who has finished."""
+        if self._stage.speculation is not None:
             rows = None if received is None else received.speculated
             self._stage.speculation.before_forward(plan, request.speculation, rows)
 

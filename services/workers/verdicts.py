@@ -19,6 +19,11 @@ class Verdicts:
         self._stale: set[str] = set()
         """Requests whose rows are behind a wrong draft."""
 
+    @property
+    def held(self) -> int:
+        """Requests of which something is remembered."""
+        return len(self._newest.keys() | self._stale)
+
     def stale(self, plan: SchedulerOutput, drafts: Mapping[str, int]) -> set[str]:
         """The requests of a step whose rows are not worth running.
 

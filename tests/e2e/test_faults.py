@@ -50,7 +50,7 @@ class System(BackgroundSystem):
 
     def drift(self) -> str:
         """What ``forerun ledger check`` says; empty when nothing drifts."""
-        done = forerun("ledger", "check", "--run-dir", str(self._run_dir))
+        done = forerun("ledger", "check", "--run-dir", str(self.run_dir))
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
 

@@ -9,13 +9,15 @@ from forerun.stage.v1 import service_pb2 as pb
 from opentelemetry.trace import NoOpTracer
 from prometheus_client import CollectorRegistry
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from services.common import vllm_codec
 from services.workers.activations import ActivationInbox
+from services.workers.kept_drafts import KeptDrafts
 from services.workers.metrics import StageMetrics
 from services.workers.spans import StageSpans
 from services.workers.step_runner import StepRunner
+from services.workers.verdicts import Verdicts
 
 WAIT_S = 0.02
 
@@ -25,14 +27,14 @@ def make_runner(stage: Any, registry: CollectorRegistry) -> StepRunner:
     return StepRunner(stage, 1, ActivationInbox(), lambda _: None, metrics, spans, 1.0)
 
 
-def make_stage(**more: Any) -> Any:
+def make_stage(**changes: Any) -> Any:
     """One that has nothing to run."""
-    return SimpleNamespace(
-        place=SimpleNamespace(is_first=True, is_last=True, reports_output=True),
-        speculation=None,
-        forward=lambda plan, hidden: EMPTY_MODEL_RUNNER_OUTPUT,
-        **more,
-    )
+    parts = {
+        "place": SimpleNamespace(is_first=True, is_last=True, reports_output=True),
+        "speculation": None,
+        "forward": lambda plan, hidden: EMPTY_MODEL_RUNNER_OUTPUT,
+    }
+    return SimpleNamespace(**parts | changes)
 
 
 def test_a_wait_is_a_bubble_unless_there_was_nothing_to_do() -> None:
@@ -63,3 +65,24 @@ def test_a_step_without_rows_is_answered_when_its_grammar_comes() -> None:
     assert not reply.HasField("error")
     assert vllm_codec.decode_model_runner_output(reply.model_runner_output).req_ids == []
     assert sampled == []
+
+
+def test_speculation_hears_of_finished_requests_from_plans_without_rows() -> None:
+    """Such a plan follows when the last request has ended; what is kept of it would stay for ever."""
+    kept, verdicts = KeptDrafts(), Verdicts()
+    kept.keep([pb.Draft(request_id="r", token_id=5)], drop_fraction=0.0)
+    verdicts.sampled(ModelRunnerOutput(["r"], {"r": 0}, [[5]]))
+
+    def before_forward(plan: SchedulerOutput, speculation: pb.Speculation, received: pb.SpeculatedRows | None) -> None:
+        kept.enter(plan, set(speculation.drafted_request_ids))
+        verdicts.stale(plan, {})
+
+    runner = make_runner(make_stage(speculation=SimpleNamespace(before_forward=before_forward)), CollectorRegistry())
+    plan = SchedulerOutput.make_empty()
+    plan.finished_req_ids = {"r"}
+    reply = runner.run(
+        pb.ExecuteRequest(step=1, generation=1, scheduler_output=vllm_codec.encode_scheduler_output(plan))
+    )
+    assert reply is not None
+    assert not reply.HasField("error")
+    assert (kept.held, verdicts.held) == (0, 0)
