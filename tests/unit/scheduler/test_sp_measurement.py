@@ -18,6 +18,8 @@ HOP_MS = 1.5
 BATCHES = (1, 2, 4, 8, 16, 32)
 DRAFTS = ((25.0, 10.0), (0.0, 0.0), (25.0, 20.0))
 """Judged and right ones, by confidence."""
+RIGHT_ROWS = 1 / (2 - 30 / 50)
+"""Share of the rows that the last of two stages runs: it leaves out the stale ones."""
 
 Drafts = tuple[tuple[float, float], ...]
 
@@ -38,7 +40,8 @@ def windows_of(split: Split, start_ms: Sequence[float], draft_ms: float = 0.0) -
     made = []
     for batch in BATCHES:
         rows = batch / min(batch, split.micro_batches)
-        first, *others = [stage(rows, each) for each in start_ms]
+        last_rows = rows * RIGHT_ROWS if split.sp > 1 else rows
+        first, *others = [stage(rows, start_ms[0]), *(stage(last_rows, each) for each in start_ms[1:])]
         first = StageWindow(first.rows, first.model_ms, draft_ms)
         made.append(window(split, batch, [first, *others], drafts=DRAFTS if split.sp > 1 else ()))
     return made
