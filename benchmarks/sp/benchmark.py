@@ -81,7 +81,7 @@ class Benchmark:
         """All systems at all batches."""
         options, conditions = self._options, self._conditions
         make: dict[str, Callable[[], System]] = {
-            SPECULATION: lambda: self._speculating(self._layers[SPECULATION]),
+            SPECULATION: lambda: self._speculation(conditions, options.drop_fraction),
             MICRO: lambda: conditions.micro_batches(self._layers[MICRO]),
             WHOLE: lambda: conditions.whole_batch(self._layers[WHOLE]),
             STOCK: conditions.stock_pipeline,

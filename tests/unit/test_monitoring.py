@@ -13,9 +13,9 @@ from tests.support.monitoring import alerts, dashboards, finds_nothing, queries,
 RUNBOOK = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
-@pytest.mark.parametrize("query", dict(queries()).values(), ids=dict(queries()).keys())
-def test_every_query_is_promql_and_selects_something(query: str) -> None:
-    assert selectors(query)
+@pytest.mark.parametrize(("where", "query"), list(queries()))
+def test_every_query_is_promql_and_selects_something(where: str, query: str) -> None:
+    assert selectors(query), where
 
 
 def test_panels_say_what_they_show() -> None:
