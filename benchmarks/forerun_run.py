@@ -49,15 +49,20 @@ def decode_throughput(answers: Sequence[Answer]) -> float:
     return tokens / (end - begin)
 
 
-def scrape(addresses: Sequence[str], prefix: str) -> dict[str, float]:
-    """Sums of the samples whose names start with ``prefix``, over the metrics pages at ``addresses``."""
+def scrape(addresses: Sequence[str], prefix: str, label: str = "") -> dict[str, float]:
+    """Sums of the samples whose names start with ``prefix``, over the metrics pages at ``addresses``.
+
+    Samples that have ``label`` are kept apart by it: ``name{label=value}``.
+    """
     sums: dict[str, float] = {}
     for address in addresses:
         text = httpx.get(f"http://{address}/metrics", timeout=10).text
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name.startswith(prefix):
-                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+                    value = sample.labels.get(label)
+                    name = sample.name if value is None else f"{sample.name}{{{label}={value}}}"
+                    sums[name] = sums.get(name, 0.0) + sample.value
     return sums
 
 

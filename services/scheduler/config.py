@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from services.common.address import split_address
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
 from services.common.ledger import LedgerConfig
+from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.speculation_config import SpeculationConfig
 
 
@@ -85,6 +86,8 @@ class SchedulerConfig(ConfigModel):
     pays where these have cores of their own (GPUs); on a CPU that computes with all cores, tokens leave later."""
     speculation: SpeculationConfig | None = None
     """Speculative parallelism across the stages, of which there must be several. Null: none."""
+    admission: AdmissionConfig = AdmissionConfig()
+    """When waiting requests start."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages. Null: plain text."""
     stage_allow_plaintext: bool = False
@@ -147,6 +150,8 @@ class SchedulerConfig(ConfigModel):
             raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
         if self.speculation and not self.micro_batching:
             raise ValueError("micro_batching: must be true with speculation, which falls back to it; remove either")
+        if self.admission.policy != "aggressive" and self.engine == "fake":
+            raise ValueError("admission.policy: the fake engine has only aggressive; remove it or set engine: vllm")
         if self.stages and self.engine == "fake":
             raise ValueError("stages: the fake engine has none; remove them or set engine: vllm")
         return self

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from services.common.config import ClientTlsConfig, ConfigModel, TelemetryConfig
 from services.common.ledger import LedgerConfig
+from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.speculation_config import SpeculationConfig
 
 ADDITIONAL_CONFIG_KEY = "forerun"
@@ -43,6 +44,8 @@ class EngineCoreSettings(ConfigModel):
     """Where the first stage keeps the token embedding's weight."""
     speculation: SpeculationConfig | None = None
     """How the replica speculates across its stages; None: it does not."""
+    admission: AdmissionConfig = AdmissionConfig()
+    """When waiting requests start."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages; None: plain text, loopback only."""
     stage_allow_plaintext: bool = False

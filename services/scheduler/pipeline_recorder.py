@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from services.scheduler.lookahead.gatekeeper import Start
 from services.scheduler.request_trace import RequestTrace
 from services.scheduler.sp_block import BlockEnd
 from services.scheduler.sp_controller import StageTime
@@ -51,6 +52,11 @@ class PipelineRecorder:
             self._finish(self._live[request_id])  # aborted, and the client uses its name again
         if self._emit is not None:
             self._live[request_id] = RequestTrace(request_id, traceparent, self._max_blocks)
+
+    def admitted(self, request_id: str, start: Start) -> None:
+        """A request started, by a policy's decision; nothing happens for one that is not traced."""
+        if request := self._live.get(request_id):
+            request.admitted(start)
 
     def planned(self, scheduled: Mapping[str, int], row_of: Callable[[str], Row]) -> StepRecord:
         """A step was planned; its record is to be handed to ``returned``.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from services.common import trace_names as names
 from services.common.row_kind import RowKind
+from services.scheduler.lookahead.gatekeeper import Start
 from services.scheduler.pipeline_recorder import FinishedTrace
 from services.scheduler.request_trace import RequestTrace
 from services.scheduler.sp_block import Block, BlockEnd, Tally
@@ -29,10 +30,11 @@ class SpanPlan:
 
 
 def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
-    """All spans of a request: one for each stage, and with speculation the sum of its blocks and the first blocks."""
+    """All spans of a request: its starts by policy, one for each stage, and of speculation the sum and first blocks."""
+    request = finished.request
+    yield from (_admission_span(request.request_id, start) for start in request.admissions)
     for stage in range(stages):
         yield from _steps_of_stage(finished, stage, stages)
-    request = finished.request
     if not request.tally.blocks:
         return
     blocks = [
@@ -47,6 +49,22 @@ def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
 def left_out_spans(finished: FinishedTrace) -> int:
     """Spans that the request's blocks beyond the cap would have had."""
     return 3 * (finished.request.tally.blocks - len(finished.request.blocks))
+
+
+def _admission_span(request_id: str, start: Start) -> SpanPlan:
+    return SpanPlan(
+        names.SPAN_ADMISSION_DECISION,
+        start.started_ns if start.held_back_ns is None else start.held_back_ns,
+        start.started_ns,
+        {
+            names.REQUEST_ID: request_id,
+            names.ADMISSION_REASON: start.decision.reason.value,
+            names.ADMISSION_PEAK_BLOCKS: round(start.decision.peak, 1),
+            names.ADMISSION_CAPACITY_BLOCKS: start.capacity,
+            names.ADMISSION_SAFE_IN: start.decision.delay,
+            names.ADMISSION_GAIN: round(min(start.decision.gain, 1e6), 3),
+        },
+    )
 
 
 def _steps_of_stage(finished: FinishedTrace, stage: int, stages: int) -> Iterator[SpanPlan]:

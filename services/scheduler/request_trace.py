@@ -3,8 +3,12 @@
 from collections import deque
 
 from services.common.row_kind import RowKind
+from services.scheduler.lookahead.gatekeeper import Start
 from services.scheduler.sp_block import Block, BlockEnd, Tally
 from services.scheduler.step_record import Row, StepRecord
+
+MAX_ADMISSIONS = 16
+"""Kept of one request; it starts again after each preemption."""
 
 
 class RequestTrace:
@@ -17,6 +21,8 @@ class RequestTrace:
         """The first ``max_blocks``."""
         self.tally = Tally()
         """Of all blocks."""
+        self.admissions: list[Start] = []
+        """The first ``MAX_ADMISSIONS``; none where vLLM itself decides."""
         self.first_step: int | None = None
         """Recorder's count of steps when the first row entered."""
         self._max_blocks = max_blocks
@@ -28,6 +34,11 @@ class RequestTrace:
     def is_complete(self) -> bool:
         """The request has ended and nothing of it is in flight."""
         return self._has_ended and not self._in_flight
+
+    def admitted(self, start: Start) -> None:
+        """It starts."""
+        if len(self.admissions) < MAX_ADMISSIONS:
+            self.admissions.append(start)
 
     def entered(self, step: StepRecord, row: Row) -> None:
         """A step with a row of the request was planned."""

@@ -52,6 +52,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         micro_batching=config.micro_batching,
         embedding=config.embedding,
         speculation=config.speculation,
+        admission=config.admission,
         stage_tls=config.stage_tls,
         stage_allow_plaintext=config.stage_allow_plaintext,
         step_timeout_s=config.step_timeout_s,

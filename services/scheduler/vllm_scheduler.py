@@ -6,12 +6,13 @@ Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``sch
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
@@ -20,9 +21,11 @@ from services.common.row_kind import RowKind
 from services.common.tracing import is_sampled, setup_tracing
 from services.scheduler.engine_core_settings import RESERVATION_HEADER, EngineCoreSettings
 from services.scheduler.ledger_source import LedgerSource, RequestBlocks
+from services.scheduler.lookahead.policies import make_policy
 from services.scheduler.pipeline_recorder import PipelineRecorder
 from services.scheduler.span_writer import SpanWriter
 from services.scheduler.step_record import Row
+from services.scheduler.vllm_admission import AdmissionGate
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -42,9 +45,19 @@ class ForerunScheduler(Scheduler):
         self._step_requests = Histogram(
             "forerun_step_requests", "Requests in one step.", buckets=_BATCH_BUCKETS, registry=registry
         )
+        self._preemptions = Counter(
+            "forerun_preemptions_total", "Running requests that lost their KV blocks.", registry=registry
+        )
+        self._discarded = Counter(
+            "forerun_discarded_tokens_total", "Tokens whose keys and values preemptions threw away.", registry=registry
+        )
         self._spans = _span_writer(settings, self._stages, registry)
         self._recorder = PipelineRecorder(
             None if self._spans is None else self._spans.put, settings.telemetry.max_block_spans
+        )
+        policy = make_policy(settings.admission)
+        self._gate = (
+            None if policy is None else AdmissionGate(self, policy, settings.admission.expected_answer_tokens, registry)
         )
         self._was_idle = True
         self._metrics_server = _serve_metrics(settings, registry)
@@ -54,9 +67,14 @@ class ForerunScheduler(Scheduler):
         """vLLM's schedule over at most one micro-batch of decodes (all of them without micro-batching)."""
         if self._stages > 1:
             self._hold_back()
+        if self._gate is not None:
+            self.max_num_active_reqs = self._gate.active_limit()
         output = super().schedule(throttle_prefills)
         if output.scheduled_new_reqs:
             self._note_admitted(output)
+        if self._gate is not None:
+            for request_id, start in self._gate.started(output).items():
+                self._recorder.admitted(request_id, start)
         if output.num_scheduled_tokens:
             self._step_requests.observe(len(output.num_scheduled_tokens))
             output.forerun_after_idle, self._was_idle = self._was_idle, False
@@ -66,7 +84,10 @@ class ForerunScheduler(Scheduler):
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         """vLLM's update; then the new block counts go to the ledger, off this thread."""
+        decoding = set() if self._gate is None else self._gate.decoding(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self._gate is not None:
+            self._gate.stepped(scheduler_output, decoding, _tokens_of(decoding, outputs))
         if (record := getattr(scheduler_output, "forerun_record", None)) is not None:
             number = getattr(model_runner_output, "forerun_step", 0)
             times = getattr(model_runner_output, "forerun_stage_times", [])
@@ -80,6 +101,8 @@ class ForerunScheduler(Scheduler):
     def add_request(self, request: Request) -> None:
         """vLLM's; the ledger learns of the waiting request."""
         self._was_idle |= not self.requests
+        if self._gate is not None:
+            self._gate.arrived()
         super().add_request(request)
         self._publish()
 
@@ -89,6 +112,18 @@ class ForerunScheduler(Scheduler):
         self._recorder.ended(request.request_id for request in finished)
         self._publish()
         return finished
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        # vLLM's; counted.
+        self._preemptions.inc()
+        self._discarded.inc(request.num_computed_tokens)
+        super()._preempt_request(request, *args, **kwargs)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        # vLLM's; every request ends here, whatever ends it.
+        if self._gate is not None:
+            self._gate.ended(request)
+        return super()._free_request(request, *args, **kwargs)
 
     def shutdown(self) -> None:
         """vLLM's; then the replica leaves the ledger."""
@@ -176,6 +211,13 @@ class ForerunScheduler(Scheduler):
     @staticmethod
     def _reservation_of(request: Request) -> str:
         return str((request.trace_headers or {}).get(RESERVATION_HEADER, ""))
+
+
+def _tokens_of(requests: Container[str], outputs: dict[int, EngineCoreOutputs]) -> int:
+    """New tokens of ``requests`` in what an update of the scheduler returned."""
+    return sum(
+        len(each.new_token_ids) for some in outputs.values() for each in some.outputs if each.request_id in requests
+    )
 
 
 def _span_writer(settings: EngineCoreSettings, stages: int, registry: CollectorRegistry) -> SpanWriter | None:

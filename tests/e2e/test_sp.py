@@ -121,11 +121,13 @@ class Case:
     ranks: int = 1
     drop_fraction: float = 0.0
     embedding: str = "device"
+    max_delay_s: float = 0.0
+    """For which waiting requests may be held back; where they are not, those that run are preempted."""
 
 
 CASES = {
     # Two layers behind the exit: the last stage carries the LM head.
-    "two stages": Case("real", [17, 13], drop_fraction=0.25),
+    "two stages": Case("real", [17, 13], drop_fraction=0.25, max_delay_s=60.0),
     "four stages": Case("tiny", [3, 2, 2, 1], exit_layer=2, drop_fraction=0.25),
     # On a CPU an embedding on the host is the same way of computing it.
     "two stages of two ranks": Case("tiny", [4, 4], exit_layer=4, ranks=2, embedding="host"),
@@ -197,6 +199,7 @@ def speculating(
         layer_partition=case.layers,
         tensor_parallel=case.ranks,
         embedding=case.embedding,
+        admission={"policy": "lookahead", "max_delay_s": case.max_delay_s},
         speculation={"draft_adapter": str(adapter), "mode": "always", "drop_fraction": case.drop_fraction},
     )
     with BackgroundSystem(config) as system:

@@ -1,0 +1,164 @@
+"""``python -m benchmarks.lookahead``: what admission policies make of a KV pool that is too small for all.
+
+The same Poisson arrivals for each policy in turn, on one replica, and once more with ample memory.
+"""
+
+import argparse
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.progress import Progress
+
+from benchmarks.forerun_run import scrape
+from benchmarks.lookahead.forecasts import ForecastRatios
+from benchmarks.lookahead.workload import Arrival, Run, arrivals, serve
+from benchmarks.questions import chat_prompts
+from benchmarks.report import Figure, print_figures, write_report
+from benchmarks.sp.systems import ForerunSystem
+from benchmarks.systems import fast_dtype, forerun_config, model_folder
+from services.cli.units import UnitKind
+
+NAME = "lookahead"
+AGGRESSIVE, LOOKAHEAD = "aggressive", "lookahead"
+POLICIES = (AGGRESSIVE, "reserve-full", LOOKAHEAD)
+AMPLE = {f"{policy}_ample": policy for policy in (AGGRESSIVE, LOOKAHEAD)}
+AMPLE_KV_BYTES = 768 << 20
+WARM_UP = 6
+
+
+@dataclass
+class Measurements:
+    """Everything that was measured, by system and in the order of the rounds."""
+
+    runs: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
+    preemptions: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    discarded: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    forecasts: dict[str, list[ForecastRatios]] = field(default_factory=lambda: defaultdict(list))
+
+    async def measure(self, name: str, system: ForerunSystem, coming: Sequence[Arrival]) -> None:
+        """One run of one system."""
+        before = await _counts(system)
+        self.runs[name].append(await serve(system.client, coming))
+        after = await _counts(system)
+        counted = {key: after[key] - before.get(key, 0.0) for key in after}
+        self.preemptions[name].append(counted["forerun_preemptions_total"])
+        self.discarded[name].append(counted["forerun_discarded_tokens_total"])
+        self.forecasts[name].append(ForecastRatios.of(counted))
+
+    def ratio(self, figure: str, name: str, other: str) -> list[float]:
+        """Of a property of ``Run``, round by round."""
+        pairs = zip(self.runs[name], self.runs[other], strict=True)
+        return [getattr(mine, figure) / getattr(theirs, figure) for mine, theirs in pairs]
+
+    def cut(self, counts: dict[str, list[float]]) -> list[float]:
+        """What looking ahead saves of what vLLM's policy has, over all rounds; none where there was nothing."""
+        before, after = sum(counts[AGGRESSIVE]), sum(counts[LOOKAHEAD])
+        return [1 - after / before] if before else []
+
+    def figures(self, max_delay_s: float) -> dict[str, Figure]:
+        """Gains first, then what they are made of."""
+        wanted = {
+            "preemption_cut": (self.cut(self.preemptions), "ratio"),
+            "discarded_tokens_cut": (self.cut(self.discarded), "ratio"),
+            "throughput_ratio": (self.ratio("tokens_per_s", LOOKAHEAD, AGGRESSIVE), "ratio"),
+            "normalized_latency_ratio": (self.ratio("normalized_ms", LOOKAHEAD, AGGRESSIVE), "ratio"),
+            "ample_throughput_ratio": (self.ratio("tokens_per_s", *reversed(AMPLE)), "ratio"),
+            "ample_normalized_latency_ratio": (self.ratio("normalized_ms", *reversed(AMPLE)), "ratio"),
+            **self._forecast_figures(),
+            "max_delay_s": ([max_delay_s], "s"),
+        }
+        for name, runs in self.runs.items():
+            wanted |= {
+                f"{name}_tokens_per_s": ([run.tokens_per_s for run in runs], "tokens/s"),
+                f"{name}_normalized_ms": ([run.normalized_ms for run in runs], "ms/token"),
+                f"{name}_queue_p99_s": ([run.queue_seconds(0.99) for run in runs], "s"),
+                f"{name}_preemptions": (self.preemptions[name], "count"),
+                f"{name}_discarded_tokens": (self.discarded[name], "tokens"),
+            }
+        return {name: Figure.of(values, unit) for name, (values, unit) in wanted.items() if values}
+
+    def _forecast_figures(self) -> dict[str, tuple[list[float], str]]:
+        checked = [ratios for ratios in self.forecasts[LOOKAHEAD] if ratios.count]
+        return {
+            "forecast_peak_error": ([abs(ratios.median() - 1) for ratios in checked], "ratio"),
+            "forecast_peak_ratio": ([ratios.median() for ratios in checked], "ratio"),
+            "forecast_under_estimated": ([ratios.share_up_to(1.0) for ratios in checked], "ratio"),
+        }
+
+
+def main() -> None:
+    """Runs the rounds and writes the report."""
+    options = _options()
+    measurements = Measurements()
+    asyncio.run(_run(options, measurements))
+    figures = measurements.figures(options.max_delay)
+    print_figures(figures)
+    if not options.no_report:
+        write_report(NAME, figures, (Path(__file__).parent / "page.md").read_text(), {"options": _plain(options)})
+
+
+async def _run(options: argparse.Namespace, measurements: Measurements) -> None:
+    model = model_folder(options.model)
+    prompts = chat_prompts(model)
+    systems = {policy: _system(model, policy, options.kv_mib << 20, options) for policy in POLICIES}
+    systems |= {name: _system(model, policy, AMPLE_KV_BYTES, options) for name, policy in AMPLE.items()}
+    with Progress() as progress:
+        task = progress.add_task("measuring", total=len(systems) * (1 + options.rounds))
+        async with AsyncExitStack() as stack:
+            for name in systems:
+                await stack.enter_async_context(systems[name])
+                await serve(systems[name].client, arrivals(prompts, WARM_UP, None, seed=0))
+                progress.advance(task)
+            for number in range(options.rounds):
+                names = list(systems) if number % 2 == 0 else list(reversed(systems))
+                for name in names:
+                    # Half as many where nothing is to be seen but that nothing changes.
+                    count = options.requests if name in POLICIES else options.requests // 2
+                    coming = arrivals(prompts, count, options.rate, seed=1 + number)
+                    await measurements.measure(name, systems[name], coming)
+                    progress.advance(task)
+
+
+def _system(model: Path, policy: str, kv_bytes: int, options: argparse.Namespace) -> ForerunSystem:
+    config = forerun_config(
+        model,
+        1,
+        options.dtype,
+        max_model_len=1024,
+        max_num_seqs=options.max_num_seqs,
+        kv_cache_memory_bytes=kv_bytes,
+        enable_prefix_caching=False,
+    )
+    config["replicas"][0]["admission"] = {"policy": policy, "max_delay_s": options.max_delay}
+    return ForerunSystem(config)
+
+
+async def _counts(system: ForerunSystem) -> dict[str, float]:
+    pages = [unit.metrics[-1][1] for unit in system.background.units(UnitKind.SCHEDULER)]
+    return await asyncio.to_thread(scrape, pages, "forerun_", "le")
+
+
+def _plain(options: argparse.Namespace) -> dict[str, object]:
+    return {name: value if isinstance(value, (int, float)) else str(value) for name, value in vars(options).items()}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lookahead", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
+    parser.add_argument("--dtype", default=fast_dtype(), help="precision of all systems")
+    parser.add_argument("--kv-mib", type=int, default=120, help="KV memory of the pool that is too small, in MiB")
+    parser.add_argument("--max-num-seqs", type=int, default=16, help="requests that may run at once")
+    parser.add_argument("--rate", type=float, default=0.8, help="requests per second")
+    parser.add_argument("--requests", type=int, default=48, help="in each run")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved repetitions")
+    parser.add_argument("--max-delay", type=float, default=20.0, help="seconds; longest that a request is held back")
+    parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

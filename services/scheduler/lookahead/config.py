@@ -1,0 +1,22 @@
+"""How a replica admits waiting requests to its batch."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from services.common.config import ConfigModel
+
+
+class AdmissionConfig(ConfigModel):
+    """When a waiting request starts. Whatever the policy, the order of arrival within a priority is kept."""
+
+    policy: Literal["aggressive", "reserve-full", "lookahead"] = "aggressive"
+    """aggressive: as soon as its prompt fits, as vLLM does; running requests are preempted when the pool is full.
+    reserve-full: when the pool could hold it and all that run at their longest; nothing is ever preempted.
+    lookahead: when the forecast of the pool leaves room for it, or waiting would cost more than a preemption."""
+    margin: float = Field(default=0.9, gt=0.0, le=1.0)
+    """lookahead: the share of the KV pool that forecasts may fill."""
+    max_delay_s: float = Field(default=10.0, ge=0.0)
+    """lookahead: a request is held back no longer than this."""
+    expected_answer_tokens: int = Field(default=256, ge=1)
+    """Tokens of a usual answer, until answers have shown it."""

@@ -1,0 +1,60 @@
+"""The real scheduler without speculation over a fake model, for property tests.
+
+The engine's own loop is imitated: up to ``stages`` steps in flight, outputs applied in order.
+"""
+
+from collections import deque
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from services.scheduler.vllm_scheduler import ForerunScheduler
+from tests.e2e.schedules import build_scheduler
+
+
+class PlainPipeline:
+    """The scheduler and ``stages`` steps in flight over a model that says token 7 to everything."""
+
+    def __init__(self, config: Any, stages: int, blocks: int) -> None:
+        self.scheduler = build_scheduler(ForerunScheduler, config, blocks)
+        self.stages = stages
+        self.in_flight: deque[SchedulerOutput] = deque()
+        self.decodes_per_step: list[tuple[int, int]] = []
+        self.tokens: dict[str, int] = {}
+        self.computed = 0
+        """Tokens of all steps so far."""
+
+    def add(self, name: str, prompt_tokens: int, max_tokens: int, priority: int = 0) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        self.scheduler.add_request(Request(name, list(range(prompt_tokens)), sampling, None, priority=priority))
+        self.tokens[name] = 0
+
+    def turn(self) -> None:
+        """One turn of the engine's loop: fill the pipeline, then apply the oldest step."""
+        while len(self.in_flight) < self.stages and self.scheduler.has_requests():
+            decoding = [request for request in self.scheduler.running if not request.is_prefill_chunk]
+            names = {request.request_id for request in decoding}
+            output = self.scheduler.schedule()
+            self.in_flight.append(output)
+            scheduled = sum(name in names for name in output.num_scheduled_tokens)
+            self.decodes_per_step.append((scheduled, len(decoding)))
+            if not output.num_scheduled_tokens:
+                break
+        if self.in_flight:
+            self._apply(self.in_flight.popleft())
+
+    def _apply(self, output: SchedulerOutput) -> None:
+        self.computed += output.total_num_scheduled_tokens
+        names = list(output.num_scheduled_tokens)
+        sampled = [[7] if self._samples(name) else [] for name in names]
+        result = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, sampled)
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            for each in outputs.outputs:
+                self.tokens[each.request_id] += len(each.new_token_ids)
+
+    def _samples(self, name: str) -> bool:
+        request = self.scheduler.requests.get(name)
+        return request is not None and request.num_computed_tokens >= request.num_tokens
