@@ -8,12 +8,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.progress import Progress
 
 from benchmarks.forerun_run import scrape
+from benchmarks.lookahead.calibration import StepTimes, calibrate
 from benchmarks.lookahead.forecasts import ForecastRatios
 from benchmarks.lookahead.workload import Arrival, Run, arrivals, serve
 from benchmarks.questions import chat_prompts
@@ -39,6 +40,11 @@ class Measurements:
     discarded: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     forecasts: dict[str, list[ForecastRatios]] = field(default_factory=lambda: defaultdict(list))
 
+    step_times: list[StepTimes] = field(default_factory=list)
+    """Before the first round and after the last one."""
+    kv_blocks: dict[str, int] = field(default_factory=dict)
+    """Of each system's pool."""
+
     async def measure(self, name: str, system: ForerunSystem, coming: Sequence[Arrival]) -> None:
         """One run of one system."""
         before = await _counts(system)
@@ -48,6 +54,17 @@ class Measurements:
         self.preemptions[name].append(counted["forerun_preemptions_total"])
         self.discarded[name].append(counted["forerun_discarded_tokens_total"])
         self.forecasts[name].append(ForecastRatios.of(counted))
+
+    def details(self) -> dict[str, object]:
+        """What the simulator needs to do the same: the replica's step times and every request of every run."""
+        runs = {
+            name: [
+                {"preemptions": preemptions, "seconds": run.seconds, "requests": [one.replayed() for one in run.served]}
+                for run, preemptions in zip(runs, self.preemptions[name], strict=True)
+            ]
+            for name, runs in self.runs.items()
+        }
+        return {"step_times": [asdict(times) for times in self.step_times], "kv_blocks": self.kv_blocks, "runs": runs}
 
     def ratio(self, figure: str, name: str, other: str) -> list[float]:
         """Of a property of ``Run``, round by round."""
@@ -98,7 +115,12 @@ def main() -> None:
     figures = measurements.figures(options.max_delay)
     print_figures(figures)
     if not options.no_report:
-        write_report(NAME, figures, (Path(__file__).parent / "page.md").read_text(), {"options": _plain(options)})
+        write_report(
+            NAME,
+            figures,
+            (Path(__file__).parent / "page.md").read_text(),
+            {"options": _plain(options)} | measurements.details(),
+        )
 
 
 async def _run(options: argparse.Namespace, measurements: Measurements) -> None:
@@ -112,7 +134,11 @@ async def _run(options: argparse.Namespace, measurements: Measurements) -> None:
             for name in systems:
                 await stack.enter_async_context(systems[name])
                 await serve(systems[name].client, arrivals(prompts, WARM_UP, None, seed=0))
+                (replica,) = (await systems[name].client.list_replicas()).replicas
+                measurements.kv_blocks[name] = replica.total_blocks
                 progress.advance(task)
+            calibrated = systems[next(iter(AMPLE))].client
+            measurements.step_times.append(await calibrate(calibrated, prompts))
             for number in range(options.rounds):
                 names = list(systems) if number % 2 == 0 else list(reversed(systems))
                 for name in names:
@@ -121,6 +147,7 @@ async def _run(options: argparse.Namespace, measurements: Measurements) -> None:
                     coming = arrivals(prompts, count, options.rate, seed=1 + number)
                     await measurements.measure(name, systems[name], coming)
                     progress.advance(task)
+            measurements.step_times.append(await calibrate(calibrated, prompts))
 
 
 def _system(model: Path, policy: str, kv_bytes: int, options: argparse.Namespace) -> ForerunSystem:

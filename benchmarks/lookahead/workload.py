@@ -27,9 +27,15 @@ class Arrival:
 class Served:
     """One request's end; times in seconds."""
 
+    arrival: Arrival
     seconds: float
     """From arrival to the last token, as its client saw it."""
     usage: Usage
+
+    def replayed(self) -> list[float]:
+        """For the simulator: arrival, prompt tokens, limit, answer tokens."""
+        arrival = self.arrival
+        return [round(arrival.at_s, 3), len(arrival.prompt), arrival.max_tokens, self.usage.output_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +90,5 @@ async def _one(client: ForerunClient, arrival: Arrival, started: float) -> Serve
         if isinstance(event, Finished):
             if not event.outcome.is_success:
                 raise RequestEndedError(event.outcome, event.message)
-            return Served(time.monotonic() - sent, event.usage)
+            return Served(arrival, time.monotonic() - sent, event.usage)
     raise RuntimeError("a stream ended without an end")

@@ -52,6 +52,16 @@ class Job:
         """Tokens of its whole answer."""
         return min(self.answer, self.max_tokens)
 
+    @property
+    def queued_s(self) -> float:
+        """From arrival to its first step."""
+        return (self.started_s or self.arrived_s) - self.arrived_s
+
+    @property
+    def seconds(self) -> float:
+        """From arrival to the end."""
+        return (self.ended_s or self.arrived_s) - self.arrived_s
+
     def claim(self) -> Claim:
         """As the gate sees it."""
         return Claim(self.tokens, self.generated, max(0, self.max_tokens - self.generated), held=self.held)
