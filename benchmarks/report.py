@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory_speed import memory_gb_per_s
 from services.common.version import FORERUN_VERSION, vllm_version
 
 REPORTS = Path(__file__).parent / "reports"
@@ -48,6 +49,7 @@ def provenance() -> dict[str, Any]:
             "cores": len(os.sched_getaffinity(0)),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             "system": platform.platform(terse=True),
+            "memory_gb_per_s_at_end": memory_gb_per_s(),
             "load_average_at_end": round(os.getloadavg()[0], 2),
         },
     }

@@ -5,7 +5,7 @@ better of two keeps the load nearly as even and spreads what arrives between two
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -36,9 +36,10 @@ class Candidate(Generic[R]):
         return (self.pressure, self.replica.in_flight)
 
 
-def draw_two(candidates: Sequence[Candidate[R]], rng: random.Random) -> list[Candidate[R]]:
-    """Two of the candidates at random (all, if there are fewer), the better first."""
-    drawn = rng.sample(candidates, 2) if len(candidates) > 2 else list(candidates)
+def draw_two(replicas: Sequence[R], pressure: Callable[[R], float], rng: random.Random) -> list[Candidate[R]]:
+    """Two of the replicas at random (all, if there are fewer), the better first. Only they are asked for pressure."""
+    chosen = rng.sample(replicas, 2) if len(replicas) > 2 else replicas
+    drawn = [Candidate(replica, pressure(replica)) for replica in chosen]
     if len(drawn) == 2 and drawn[0].rank == drawn[1].rank:
         rng.shuffle(drawn)
     return sorted(drawn, key=lambda candidate: candidate.rank)

@@ -79,7 +79,8 @@ class Placement:
         """
         context = trace.set_span_in_context(parent)
         with self._tracer.start_as_current_span(names.SPAN_ROUTE, context, kind=SpanKind.INTERNAL) as span:
-            drawn = draw_two(self._candidates(submission, model, tried, span), self._rng)
+            sessions = self._sessions(model, tried, span)
+            drawn = draw_two(sessions, lambda session: self._pressure(session, submission), self._rng)
             span.set_attribute(PRESSURES, [f"{one.replica.replica_id}={one.pressure:.4f}" for one in drawn])
             chosen, reservation_id = await self._reserve(drawn, submission)
             blocks = self._blocks(submission, chosen)
@@ -95,9 +96,7 @@ class Placement:
         """Whether some replica outside ``tried`` could take a request now."""
         return bool(self._pool.candidates(model, tried))
 
-    def _candidates(
-        self, submission: Submission, model: str, tried: Collection[str], span: trace.Span
-    ) -> list[Candidate[ReplicaSession]]:
+    def _sessions(self, model: str, tried: Collection[str], span: trace.Span) -> list[ReplicaSession]:
         sessions = self._pool.candidates(model, tried)
         span.set_attribute(names.CANDIDATES, len(sessions))
         span.set_attribute(names.LEDGER_REACHABLE, self._readings is not None and self._readings.reachable)
@@ -105,7 +104,7 @@ class Placement:
             if any(session.state is ReplicaState.SERVING for session in self._pool.sessions.values()):
                 raise overloaded("all replicas are full", self._options.retry_after_ms)
             raise unavailable("no replica is serving; try again later", self._options.retry_after_ms)
-        return [Candidate(session, self._pressure(session, submission)) for session in sessions]
+        return sessions
 
     def _pressure(self, session: ReplicaSession, submission: Submission) -> float:
         """The ledger's forecast, or what this router alone has put there where that is more (the ledger's figures

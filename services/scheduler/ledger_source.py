@@ -1,7 +1,7 @@
 """What a replica tells the KV ledger, computed from the engine's own books after each step.
 
-The forecast here is the plain one: every running request grows until its own token limit, over the next
-``FORECAST_TOKENS`` tokens, and none finishes early. Lookahead admission will sharpen it.
+Where no admission policy forecasts, the forecast here is a plain one: every running request grows until its own token
+limit, over the next ``FORECAST_TOKENS`` tokens, and none finishes early.
 """
 
 import math
@@ -44,8 +44,15 @@ class LedgerSource:
             )
             self._writer.start()
 
-    def publish(self, total: int, free: int, running: list[RequestBlocks], waiting: list[RequestBlocks]) -> None:
-        """The engine's truth as of now; the newest wins."""
+    def publish(
+        self,
+        total: int,
+        free: int,
+        running: list[RequestBlocks],
+        waiting: list[RequestBlocks],
+        forecast: int | None = None,
+    ) -> None:
+        """The engine's truth as of now; the newest wins. ``forecast``: blocks in use at most; None: the plain one."""
         if self._writer is None:
             return
         held = total - free
@@ -53,7 +60,7 @@ class LedgerSource:
             total=total,
             free=free,
             held=held,
-            forecast_peak=forecast_peak(held, running, self._block_size),
+            forecast_peak=forecast_peak(held, running, self._block_size) if forecast is None else forecast,
             running=len(running),
             waiting=len(waiting),
         )

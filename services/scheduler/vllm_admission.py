@@ -8,6 +8,7 @@ Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``sch
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
+from math import ceil
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -60,6 +61,11 @@ class AdmissionGate:
         self._metrics.decided(decisions)
         admitted = sum(decision.reason.admits for decision in decisions)
         return int(min(self._most_active, active + admitted))
+
+    @property
+    def forecast_peak(self) -> int:
+        """KV blocks in use at most over the next iterations, by a forecast of some steps ago at most."""
+        return ceil(max(self._keeper.peak, self._used))
 
     def started(self, output: SchedulerOutput) -> dict[str, Start]:
         """Requests that start in a step, as far as the policy was asked."""

@@ -196,6 +196,7 @@ class ForerunScheduler(Scheduler):
         self._ledger.publish(
             total=pool.num_gpu_blocks - 1,  # the null block is nobody's
             free=pool.get_num_free_blocks(),
+            forecast=None if self._gate is None else self._gate.forecast_peak,
             running=[self._blocks_of(request) for request in self.running],
             waiting=[
                 self._blocks_of(request) for queue in (self.kv_holding_waiting, self.waiting) for request in queue

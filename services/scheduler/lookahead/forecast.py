@@ -78,6 +78,11 @@ class Forecast:
         self.running.append(candidate)
         self.blocks = self.blocks + self.need(candidate)
 
+    @property
+    def peak(self) -> float:
+        """Blocks in use at most, from now to the horizon."""
+        return float(self.blocks[: HORIZON + 1].max())
+
     def at_their_longest(self, *more: Claim) -> int:
         """Blocks if every request, and ``more``, went on to its limit."""
         most = np.array([claim.tokens + claim.limit for claim in (*self.running, *more)], np.int64)

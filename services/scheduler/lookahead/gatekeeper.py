@@ -10,6 +10,9 @@ from services.scheduler.lookahead.forecast import Claim, Forecast, PoolState
 from services.scheduler.lookahead.pace import Pace
 from services.scheduler.lookahead.policies import Decision, Policy
 
+FRESH_STEPS = 16
+"""A forecast that nobody waits for is made so often, for routers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -59,11 +62,16 @@ class Gatekeeper:
         """The newest decision on each request that waits and was asked after."""
         self._forecast: Forecast | None = None
         """Of the step that is being planned, if it was needed."""
+        self._age = FRESH_STEPS
+        """Steps since the last forecast."""
+        self.peak = 0.0
+        """Blocks in use at most over the next iterations, by the last forecast, with what it admitted."""
 
     def wants_forecast(self, *, has_waiting: bool) -> bool:
         """Whether ``admissible`` has anything to do in the step to be planned."""
         self._forecast = None
-        return has_waiting or self._audit.is_due
+        self._age += 1
+        return has_waiting or self._audit.is_due or self._age > FRESH_STEPS
 
     def admissible(
         self,
@@ -100,6 +108,7 @@ class Gatekeeper:
                 break
             forecast.admit(claim)
             token_budget -= claim.tokens
+        self._age, self.peak = 0, forecast.peak
         return decisions
 
     def started(self, name: str, claim: Claim) -> Start | None:
@@ -119,6 +128,7 @@ class Gatekeeper:
 
     def idle(self) -> None:
         """Nothing is left to do."""
+        self.peak, self._age = 0.0, FRESH_STEPS
         self.pace.idle()
         self._audit.abandon()
 

@@ -12,7 +12,7 @@ from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
 from services.common.types import ReplicaState, SamplingOptions, Submission
 from services.router.kv_estimate import blocks_needed
-from services.router.picker import Candidate, draw_two
+from services.router.picker import draw_two
 from tests.support.router_fakes import (
     FakeLedger,
     FakePool,
@@ -118,9 +118,9 @@ async def test_a_replica_that_leaves_meanwhile_gives_its_reservation_back() -> N
 
 @given(st.lists(st.floats(0, 2), min_size=1, max_size=6), st.integers())
 def test_two_draws_are_distinct_and_the_better_is_first(pressures: list[float], seed: int) -> None:
-    candidates = [Candidate(FakeSession(f"r{number}"), pressure) for number, pressure in enumerate(pressures)]
-    drawn = draw_two(candidates, random.Random(seed))
-    assert len(drawn) == min(2, len(candidates))
+    sessions = {FakeSession(f"r{number}"): pressure for number, pressure in enumerate(pressures)}
+    drawn = draw_two(list(sessions), sessions.__getitem__, random.Random(seed))
+    assert len(drawn) == min(2, len(sessions))
     assert len({candidate.replica.replica_id for candidate in drawn}) == len(drawn)
     assert drawn == sorted(drawn, key=lambda candidate: candidate.rank)
 
