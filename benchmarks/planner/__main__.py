@@ -1,7 +1,7 @@
 """``python -m benchmarks.planner``: what ``forerun plan`` predicts, against what the same systems then do.
 
-Each split is started in turn. For every batch its stages are profiled as ``forerun profile`` does, and right after it
-the throughput is measured with other prompts, so that a machine whose speed drifts does so for both.
+Each split is started in turn. While a batch decodes, windows alternate: in one its stages are profiled as ``forerun
+profile`` does, in the next the throughput is measured, so that a machine whose speed drifts does so for both.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean
 
 from rich.progress import Progress
 
@@ -85,9 +86,9 @@ async def _visit(
         # One sequence alone shows the hops between micro-batched stages.
         into.windows[split].append(await run.measure(1, options.seconds))
         for batch in options.batches:
-            into.windows[split].append(await run.measure(batch, options.seconds))
-            measured = await run.measure(batch, options.seconds)
-            into.tokens_per_s[split, batch].append(measured.tokens_per_s)
+            windows = await run.windows(batch, options.seconds, 2 * options.pairs)
+            into.windows[split] += windows[::2]
+            into.tokens_per_s[split, batch].append(mean(window.tokens_per_s for window in windows[1::2]))
 
 
 def _config(split: Split, model: Path, adapter: Adapter, options: argparse.Namespace) -> dict[str, object]:
@@ -146,6 +147,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--batches", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="sequences at once")
     parser.add_argument("--rounds", type=int, default=2, help="visits of each split")
+    parser.add_argument("--pairs", type=int, default=2, help="windows of either kind, of each batch and visit")
     parser.add_argument("--seconds", type=float, default=2.0, help="time of each window")
     parser.add_argument("--dtype", default=fast_dtype(), help="precision")
     parser.add_argument("--no-report", action="store_true", help="print the figures, leave the report as it is")

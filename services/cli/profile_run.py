@@ -72,17 +72,25 @@ class SplitRun:
             pass
 
     async def measure(self, batch: int, seconds: float) -> Window:
-        """``batch`` requests that decode for ``seconds`` or longer; each call takes other prompts.
+        """As ``windows``, but one."""
+        (window,) = await self.windows(batch, seconds, 1)
+        return window
 
-        Raises ``CliError`` when a request ends or a page does not answer.
+    async def windows(self, batch: int, seconds: float, count: int) -> list[Window]:
+        """``batch`` requests that decode for ``count`` windows of ``seconds`` or longer, one after the other.
+
+        Each call takes other prompts. Raises ``CliError`` when a request ends or a page does not answer.
         """
-        async with steady_batch(self._client, self._take(batch)) as count:
-            first = last = await self._read(count.tokens)
-            while last.stages[-1][_STEPS] - first.stages[-1][_STEPS] < MIN_STEPS:
-                await asyncio.sleep(seconds)
-                tokens = count.tokens
-                last = await self._read(tokens)
-        return self._window(batch, first, last)
+        windows = []
+        async with steady_batch(self._client, self._take(batch)) as counted:
+            last = await self._read(counted.tokens)
+            for _ in range(count):
+                first = last
+                while last.stages[-1][_STEPS] - first.stages[-1][_STEPS] < MIN_STEPS:
+                    await asyncio.sleep(seconds)
+                    last = await self._read(counted.tokens)
+                windows.append(self._window(batch, first, last))
+        return windows
 
     def _take(self, count: int) -> list[Prompt]:
         """The next ``count``, from the beginning again behind the last."""
