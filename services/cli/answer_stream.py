@@ -20,6 +20,7 @@ class Question:
     model: str = ""
     request_id: str = ""
     priority: int = 0
+    tenant: str = ""
     timeout_s: float | None = None
 
 
@@ -55,6 +56,7 @@ async def stream_answer(connection: Connection, question: Question, writer: Answ
             model=question.model,
             request_id=question.request_id,
             priority=question.priority,
+            tenant=question.tenant,
             timeout_s=question.timeout_s,
         )
         async with aclosing(events):

@@ -57,6 +57,7 @@ def generate(  # noqa: PLR0913  (one parameter an option)
     ),
     deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="Give up after.")] = None,
     priority: Annotated[int, typer.Option(help="Lower is served first, where the replica's policy says so.")] = 0,
+    tenant: Annotated[str, typer.Option(help="On whose behalf, where replicas share their time fairly.")] = "",
     request_id: Annotated[str, typer.Option(help="Names the request in logs and traces; default: made up.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each event.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="At the end, say how to see the request's trace.")] = False,
@@ -105,6 +106,7 @@ def generate(  # noqa: PLR0913  (one parameter an option)
         model=model,
         request_id=request_id,
         priority=priority,
+        tenant=tenant,
         timeout_s=deadline,
     )
     connection = connect_to(router, RunDir(run_dir), api_key, ca_file, cert_file, key_file)

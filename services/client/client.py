@@ -84,7 +84,7 @@ class ForerunClient:
         """Ends the connection, and with it what is in flight."""
         await self._channel.close()
 
-    async def generate(
+    async def generate(  # noqa: PLR0913  (fields of the request, by name)
         self,
         prompt: Prompt,
         sampling: SamplingOptions | None = None,
@@ -92,6 +92,7 @@ class ForerunClient:
         model: str = "",
         request_id: str = "",
         priority: int = 0,
+        tenant: str = "",
         final_only: bool = False,
         timeout_s: float | None = None,
         trace_context: tuple[str, str] = ("", ""),
@@ -103,6 +104,8 @@ class ForerunClient:
             sampling: None: vLLM's defaults.
             model: empty: the only one served.
             request_id: empty: the router chooses.
+            priority: lower is served first, where the replica's policy is by priority.
+            tenant: on whose behalf, where replicas share their time fairly; an API key's own tenant takes precedence.
             final_only: one delta a choice, at the end.
             timeout_s: for the whole request, retries included.
             trace_context: W3C traceparent and tracestate of the caller's span.
@@ -110,7 +113,9 @@ class ForerunClient:
         Raises:
             RequestEndedError: it ended otherwise than by the engine.
         """
-        message = pb.GenerateRequest(request_id=request_id, model=model, priority=priority, final_only=final_only)
+        message = pb.GenerateRequest(
+            request_id=request_id, model=model, priority=priority, tenant=tenant, final_only=final_only
+        )
         set_prompt(message, prompt)
         _set_sampling(message, sampling)
         context = [

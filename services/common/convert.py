@@ -69,6 +69,7 @@ def submission_to_proto(submission: Submission) -> scheduler_pb2.Submit:
         final_only=submission.final_only,
         reservation_id=submission.reservation_id,
         reasoning_ended=submission.reasoning_ended,
+        tenant=submission.tenant,
     )
 
 
@@ -85,6 +86,7 @@ def submission_from_proto(submit: scheduler_pb2.Submit) -> Submission:
         final_only=submit.final_only,
         reservation_id=submit.reservation_id,
         reasoning_ended=submit.reasoning_ended if submit.HasField("reasoning_ended") else None,
+        tenant=submit.tenant,
     )
 
 

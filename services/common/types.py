@@ -160,6 +160,8 @@ class Submission:
     """One delta a choice, at the end."""
     reservation_id: str = ""
     reasoning_ended: bool | None = None
+    tenant: str = ""
+    """On whose behalf; replicas may share their time fairly between tenants."""
 
 
 @dataclass(frozen=True, slots=True)

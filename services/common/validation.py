@@ -31,12 +31,19 @@ GREEDY_BELOW = 1e-5
 MAX_EXTRA_ARGS_CHARACTERS = 64 * 2**10
 
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+TENANT_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def validate_request_id(request_id: str) -> None:
     """Raises ``RequestEndedError`` for an id that is empty, too long, or unsafe in logs, metadata and keys."""
     if REQUEST_ID_PATTERN.fullmatch(request_id) is None:
         raise invalid("request_id", f"must be 1 to 128 characters of [A-Za-z0-9_.:-], got {_shown(request_id)}")
+
+
+def validate_tenant(tenant: str) -> None:
+    """Raises ``RequestEndedError`` for a tenant's name that is too long, or unsafe in logs, metadata and keys."""
+    if tenant and TENANT_PATTERN.fullmatch(tenant) is None:
+        raise invalid("tenant", f"must be at most 64 characters of [A-Za-z0-9_.:-], got {_shown(tenant)}")
 
 
 def validate_prompt(ids: Sequence[int], sampling: SamplingOptions, vocab_size: int, max_model_len: int) -> None:

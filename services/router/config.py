@@ -34,9 +34,10 @@ class RouterConfig(ConfigModel):
     """vLLM's own API-server flags with their names and types, for example tool_call_parser, reasoning_parser,
     chat_template, enable_auto_tool_choice. What the router itself decides (host, port, model, keys, TLS) is refused."""
     api_keys: list[SecretStr] = Field(default_factory=list)
-    """Keys of which every request must bring one as ``Authorization: Bearer``. Empty, with no file: open."""
+    """Keys of which every request must bring one as ``Authorization: Bearer``. Empty, with no file: open. Behind a key
+    and a space may stand its tenant, between whom replicas can share their time fairly."""
     api_key_file: Path | None = None
-    """File with one key a line, beside ``api_keys``; empty lines and lines with # are skipped."""
+    """File with one key, or key and tenant, a line, beside ``api_keys``; empty lines and lines with # are skipped."""
     replicas: list[ReplicaAddress] = Field(default_factory=list)
     """Replicas that are always tried."""
     discover: bool = False

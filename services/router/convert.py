@@ -24,7 +24,7 @@ from services.router.request import (
 
 
 def request_from_proto(
-    message: pb.GenerateRequest, timeout_s: float | None, traceparent: str, tracestate: str
+    message: pb.GenerateRequest, timeout_s: float | None, traceparent: str, tracestate: str, tenant: str
 ) -> RouterRequest:
     """A request as it came in. Raises ``RequestEndedError`` for what the domain types cannot hold."""
     return RouterRequest(
@@ -34,6 +34,7 @@ def request_from_proto(
         request_id=message.request_id,
         model=message.model,
         priority=message.priority,
+        tenant=tenant,
         final_only=message.final_only,
         timeout_s=timeout_s,
         traceparent=traceparent,

@@ -20,7 +20,7 @@ from opentelemetry import trace
 from services.common.errors import RequestEndedError, unavailable
 from services.common.outcome import Outcome
 from services.common.types import Finished, GenerationEvent, Submission
-from services.common.validation import validate_prompt, validate_request_id, validate_sampling
+from services.common.validation import validate_prompt, validate_request_id, validate_sampling, validate_tenant
 from services.router.admission import Admission
 from services.router.metrics import RouterMetrics
 from services.router.placement import Placement
@@ -99,6 +99,7 @@ class GenerateCall:
         record = RequestRecord(request, request_id, self._tracer, self._metrics)
         try:
             validate_request_id(request_id)
+            validate_tenant(request.tenant)
             with self._admission.slot(request_id):
                 job = await self._prepare(request, record, deadline)
                 async with aclosing(self._attempts(job, record)) as batches:
@@ -134,6 +135,7 @@ class GenerateCall:
             prompt_token_ids=token_ids,
             sampling=request.sampling,
             priority=request.priority,
+            tenant=request.tenant,
             traceparent=traceparent,
             tracestate=tracestate,
             final_only=request.final_only,

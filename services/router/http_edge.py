@@ -25,6 +25,9 @@ COUNTED_PREFIX = "/v1/"
 
 TRACE_ID_HEADER = "forerun-trace-id"
 
+TENANT_HEADER = "forerun-tenant"
+"""On whose behalf a request is; the API key's own tenant takes precedence."""
+
 DISCARD_BYTES = 64 * 2**20
 DISCARD_TIMEOUT_S = 5.0
 """What is still read, and thrown away, of a body that is refused: most clients look for the answer only when they
@@ -64,7 +67,8 @@ class HttpEdge:
             else:
                 await send({"type": "websocket.close", "code": 1008})
             return
-        exchange = HttpExchange(headers={key.lower(): value for key, value in headers.items()})
+        tenant = self._keys.tenant(headers.get("authorization", "")) or headers.get(TENANT_HEADER, "")
+        exchange = HttpExchange({key.lower(): value for key, value in headers.items()}, tenant)
         send = self._counting(scope, exchange, send)
         body = _BoundedBody(receive, self._max_body_bytes)
         if scope["path"] not in OPEN_PATHS and not self._keys.allow(headers.get("authorization", "")):

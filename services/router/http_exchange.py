@@ -16,6 +16,8 @@ class HttpExchange:
 
     headers: Mapping[str, str] = field(default_factory=dict)
     """Of the request; names in lower case."""
+    tenant: str = ""
+    """On whose behalf."""
     is_counted: bool = False
     """The domain call has it, and counts how it ends."""
     has_output: bool = False

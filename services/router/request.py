@@ -63,6 +63,8 @@ class RouterRequest:
     model: str = ""
     """A served name; empty is the only one served."""
     priority: int = 0
+    tenant: str = ""
+    """On whose behalf."""
     final_only: bool = False
     timeout_s: float | None = None
     """Time that the client gives, in seconds; None: no deadline of its own."""

@@ -144,7 +144,7 @@ class Router:
             await self._ledger.start()
         await self._reservations.start()
         pb_grpc.add_InferenceServiceServicer_to_server(
-            InferenceServicer(self._call, self._pool, self._ledger, self._metrics), self._server.server
+            InferenceServicer(self._call, self._pool, self._ledger, self._metrics, self._keys), self._server.server
         )
         self._model_edge.bind()
         await self._server.start()

@@ -11,6 +11,7 @@ from services.common.errors import RequestEndedError
 from services.common.ledger import LedgerReplica
 from services.common.validation import reject_unknown_fields
 from services.router import convert
+from services.router.api_keys import ApiKeys
 from services.router.generate import GenerateCall
 from services.router.metrics import RouterMetrics
 from services.router.placement import LedgerReadings
@@ -26,12 +27,18 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
     """``InferenceService``. Whatever is raised becomes a status in ``services.common.status``."""
 
     def __init__(
-        self, call: GenerateCall, pool: ReplicaPool, readings: LedgerReadings | None, metrics: RouterMetrics
+        self,
+        call: GenerateCall,
+        pool: ReplicaPool,
+        readings: LedgerReadings | None,
+        metrics: RouterMetrics,
+        keys: ApiKeys,
     ) -> None:
         self._call = call
         self._pool = pool
         self._readings = readings
         self._metrics = metrics
+        self._keys = keys
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
@@ -58,6 +65,7 @@ class InferenceServicer(pb_grpc.InferenceServiceServicer):
                 timeout_s=context.time_remaining(),
                 traceparent=metadata.get("traceparent", ""),
                 tracestate=metadata.get("tracestate", ""),
+                tenant=self._keys.tenant(metadata.get("authorization", "")) or request.tenant,
             )
         except RequestEndedError as error:
             self._metrics.refused(Edge.GRPC, error.outcome)

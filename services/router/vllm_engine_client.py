@@ -115,6 +115,7 @@ class RouterEngineClient(UnservedEngineMethods):
             request_id=wire_request_id(request_id, self._admission.holds),
             model=self._model,
             priority=priority,
+            tenant=exchange.tenant if exchange else "",
             final_only=params.output_kind is RequestOutputKind.FINAL_ONLY,
             traceparent=headers.get("traceparent", ""),
             tracestate=headers.get("tracestate", ""),

@@ -21,6 +21,9 @@ ADDITIONAL_CONFIG_KEY = "forerun"
 RESERVATION_HEADER = "forerun-reservation"
 """Key in vLLM's trace headers under which a router's KV reservation reaches the engine core."""
 
+TENANT_HEADER = "forerun-tenant"
+"""As above, for on whose behalf the request is."""
+
 
 class EngineCoreSettings(ConfigModel):
     """Everything Forerun's code inside the engine-core process needs to know."""

@@ -9,7 +9,7 @@ from opentelemetry.trace import Tracer
 
 from services.common.errors import RequestEndedError, invalid
 from services.common.types import Finished, GenerationEvent, ReplicaInfo, Submission, Usage
-from services.common.validation import validate_prompt, validate_sampling
+from services.common.validation import validate_prompt, validate_sampling, validate_tenant
 from services.scheduler.admission import AdmissionQueue
 from services.scheduler.admission_span import AdmissionSpan
 from services.scheduler.engine import Engine
@@ -102,6 +102,7 @@ class Front:
     def _check(self, submission: Submission) -> None:
         self._status.check_serving()
         info = self._engine.info()
+        validate_tenant(submission.tenant)
         validate_sampling(submission.sampling, info.vocab_size, info.max_model_len)
         validate_prompt(submission.prompt_token_ids, submission.sampling, info.vocab_size, info.max_model_len)
         self._check_prompt_logprobs(submission)

@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from services.common.metrics import SECONDS_BUCKETS
 from services.scheduler.lookahead.answer_lengths import AnswerLengths
@@ -31,18 +31,20 @@ class AdmissionGate:
         self,
         scheduler: Any,
         policy: Policy,
-        expected_answer_tokens: int,
+        lengths: AnswerLengths,
         registry: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``scheduler``: vLLM's, which this only reads."""
         self._scheduler = scheduler
-        self._keeper = Gatekeeper(policy, AnswerLengths(scheduler.max_model_len, expected_answer_tokens), clock)
+        self._keeper = Gatekeeper(policy, lengths, clock)
         self._most_active: int = scheduler.max_num_active_reqs
         self._metrics = _Metrics(registry)
 
     def arrived(self) -> None:
-        """A request has arrived."""
+        """A request arrives; vLLM does not have it yet."""
+        if not self._scheduler.requests:
+            self._keeper.idle()  # after an abort no step follows that would say so
         self._keeper.pace.arrived()
 
     def active_limit(self) -> int:
@@ -65,7 +67,7 @@ class AdmissionGate:
     @property
     def forecast_peak(self) -> int:
         """KV blocks in use at most over the next iterations, by a forecast of some steps ago at most."""
-        return ceil(max(self._keeper.peak, self._used))
+        return ceil(max(self._keeper.peak, self._used)) if self._scheduler.requests else self._used
 
     def started(self, output: SchedulerOutput) -> dict[str, Start]:
         """Requests that start in a step, as far as the policy was asked."""
@@ -97,13 +99,6 @@ class AdmissionGate:
         self._keeper.pace.stepped(output.total_num_scheduled_tokens, rows, max(everywhere, rows), gained)
         if (ratio := self._keeper.stepped(self._used)) is not None:
             self._metrics.forecast_ratio.observe(ratio)
-        if not scheduler.requests:
-            self._keeper.idle()
-
-    def ended(self, request: Request) -> None:
-        """A request is over."""
-        if tokens := request.num_output_tokens:
-            self._keeper.lengths.ended(tokens, by_itself=request.status == RequestStatus.FINISHED_STOPPED)
 
     def _waiting(self) -> Iterator[tuple[str, Claim]]:
         for request in self._scheduler.waiting:

@@ -27,7 +27,7 @@ from services.common.validation import effective_max_tokens
 from services.common.version import FORERUN_VERSION, vllm_version
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import EngineLoad, EngineLostError
-from services.scheduler.engine_core_settings import RESERVATION_HEADER
+from services.scheduler.engine_core_settings import RESERVATION_HEADER, TENANT_HEADER
 from services.scheduler.vllm_arguments import core_settings, engine_arguments
 from services.scheduler.vllm_detokenizer import guard_prompt_ends
 from services.scheduler.vllm_output import OutputTranslator
@@ -194,6 +194,8 @@ def _headers(submission: Submission) -> dict[str, str] | None:
             headers["tracestate"] = submission.tracestate
     if submission.reservation_id:
         headers[RESERVATION_HEADER] = submission.reservation_id
+    if submission.tenant:
+        headers[TENANT_HEADER] = submission.tenant
     return headers or None
 
 

@@ -11,21 +11,25 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from services.common.metrics import MetricsServer
 from services.common.row_kind import RowKind
 from services.common.tracing import is_sampled, setup_tracing
-from services.scheduler.engine_core_settings import RESERVATION_HEADER, EngineCoreSettings
+from services.scheduler.engine_core_settings import RESERVATION_HEADER, TENANT_HEADER, EngineCoreSettings
 from services.scheduler.ledger_source import LedgerSource, RequestBlocks
+from services.scheduler.lookahead.answer_lengths import AnswerLengths
+from services.scheduler.lookahead.fair_share import FairShare
 from services.scheduler.lookahead.policies import make_policy
 from services.scheduler.pipeline_recorder import PipelineRecorder
 from services.scheduler.span_writer import SpanWriter
 from services.scheduler.step_record import Row
 from services.scheduler.vllm_admission import AdmissionGate
+from services.scheduler.vllm_fair_queue import FairQueue
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -55,10 +59,16 @@ class ForerunScheduler(Scheduler):
         self._recorder = PipelineRecorder(
             None if self._spans is None else self._spans.put, settings.telemetry.max_block_spans
         )
+        self._lengths = AnswerLengths(self.max_model_len, settings.admission.expected_answer_tokens)
         policy = make_policy(settings.admission)
-        self._gate = (
-            None if policy is None else AdmissionGate(self, policy, settings.admission.expected_answer_tokens, registry)
-        )
+        self._gate = None if policy is None else AdmissionGate(self, policy, self._lengths, registry)
+        if settings.admission.fair_share:
+            self.waiting = FairQueue(
+                FairShare(settings.admission.tenant_weights),
+                self._tenant_of,
+                self._expected_tokens,
+                by_priority=self.policy is SchedulingPolicy.PRIORITY,
+            )
         self._was_idle = True
         self._metrics_server = _serve_metrics(settings, registry)
         self._publish()
@@ -121,8 +131,8 @@ class ForerunScheduler(Scheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         # vLLM's; every request ends here, whatever ends it.
-        if self._gate is not None:
-            self._gate.ended(request)
+        if tokens := request.num_output_tokens:
+            self._lengths.ended(tokens, by_itself=request.status == RequestStatus.FINISHED_STOPPED)
         return super()._free_request(request, *args, **kwargs)
 
     def shutdown(self) -> None:
@@ -208,6 +218,13 @@ class ForerunScheduler(Scheduler):
         held = sum(len(manager.req_to_blocks.get(request.request_id, ())) for manager in managers)
         left = (request.max_tokens or 0) - request.num_output_tokens
         return RequestBlocks(request.request_id, self._reservation_of(request), held, request.num_tokens, max(0, left))
+
+    def _expected_tokens(self, request: Request) -> float:
+        return float(request.num_prompt_tokens + self._lengths.expected(request.max_tokens))
+
+    @staticmethod
+    def _tenant_of(request: Request) -> str:
+        return str((request.trace_headers or {}).get(TENANT_HEADER, ""))
 
     @staticmethod
     def _reservation_of(request: Request) -> str:

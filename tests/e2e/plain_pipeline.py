@@ -11,6 +11,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from services.scheduler.engine_core_settings import TENANT_HEADER
 from services.scheduler.vllm_scheduler import ForerunScheduler
 from tests.e2e.schedules import build_scheduler
 
@@ -27,9 +28,10 @@ class PlainPipeline:
         self.computed = 0
         """Tokens of all steps so far."""
 
-    def add(self, name: str, prompt_tokens: int, max_tokens: int, priority: int = 0) -> None:
+    def add(self, name: str, prompt_tokens: int, max_tokens: int, priority: int = 0, tenant: str = "") -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        self.scheduler.add_request(Request(name, list(range(prompt_tokens)), sampling, None, priority=priority))
+        prompt, headers = list(range(prompt_tokens)), {TENANT_HEADER: tenant}
+        self.scheduler.add_request(Request(name, prompt, sampling, None, priority=priority, trace_headers=headers))
         self.tokens[name] = 0
 
     def turn(self) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from vllm.v1.request import RequestStatus
 
+from services.scheduler.lookahead.answer_lengths import AnswerLengths
 from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.lookahead.policies import Reason, make_policy
 from services.scheduler.vllm_admission import AdmissionGate
@@ -30,7 +31,7 @@ class Play:
         self.started: list[str] = []
         scheduler = self.scheduler = self.pipeline.scheduler
         made = make_policy(AdmissionConfig.model_validate({"policy": policy, "max_delay_s": max_delay_s}))
-        scheduler._gate = made and AdmissionGate(scheduler, made, 20, self.registry, self.clock)
+        scheduler._gate = made and AdmissionGate(scheduler, made, AnswerLengths(120, 20), self.registry, self.clock)
 
     def clock(self) -> float:
         return self.turns + 0.1 * self.pipeline.computed
@@ -61,11 +62,18 @@ def configs(model_path: Path) -> Configs:
     return make_configs(model_path, (1, 2))
 
 
-def make_configs(model: Path, stages: tuple[int, ...], **engine_args: Any) -> Configs:
+@pytest.fixture(scope="module")
+def fair_configs(model_path: Path) -> Configs:
+    return make_configs(model_path, (1,), {"fair_share": True}, scheduling_policy="priority")
+
+
+def make_configs(
+    model: Path, stages: tuple[int, ...], admission: dict[str, Any] | None = None, **engine_args: Any
+) -> Configs:
     return stage_configs(
         model,
         stages,
-        {},
+        {"admission": admission or {}},
         max_model_len=120,
         max_num_batched_tokens=32,
         block_size=BLOCK_SIZE,
@@ -175,3 +183,52 @@ def test_the_urgent_start_first(model_path: Path) -> None:
     play.pipeline.add("urgent", 20, 10, priority=0)
     play.finish()
     assert all(play.started.index("urgent") < play.started.index(name) for name in waiting)
+
+
+@pytest.mark.parametrize("policy", ["aggressive", "lookahead"])
+def test_tenants_share_by_weight_however_many_requests_one_of_them_has(model_path: Path, policy: str) -> None:
+    weights = {"flood": 1.0, "small": 1.0, "large": 3.0}
+    fair = {"fair_share": True, "tenant_weights": weights, "expected_answer_tokens": 20}
+    play = Play(make_configs(model_path, (1,), fair)[1], 1, policy)
+    for number in range(100):
+        play.pipeline.add(f"flood{number}", 8, 20, tenant="flood")
+    play.turn()
+    for number in range(40):
+        play.pipeline.add(f"small{number}", 8, 20, tenant="small")
+        play.pipeline.add(f"large{number}", 8, 20, tenant="large")
+    while "large39" in play.scheduler.requests:
+        play.turn()
+    served = {tenant: sum(name.startswith(tenant) for name in play.started) for tenant in weights}
+    assert served["large"] == 40
+    assert served["small"] == pytest.approx(40 / 3, abs=4)
+    assert served["flood"] == pytest.approx(8 + 40 / 3, abs=5), "the first eight found nobody else"
+    for tenant in weights:
+        of_tenant = [name for name in play.started if name.startswith(tenant)]
+        assert of_tenant == sorted(of_tenant, key=lambda name: int(name.lstrip("abcdefghijklmnopqrstuvwxyz")))
+    play.finish()
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(events=events(longest_prompt=60, most_tokens=50), data=st.data())
+def test_a_fair_queue_loses_nobody(
+    fair_configs: Configs, events: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    play = Play(fair_configs[1], 1, data.draw(st.sampled_from(POLICIES)))
+    wanted: dict[str, int] = {}
+    for kind, first, second in events:
+        if kind == "add":
+            name = f"r{len(wanted)}"
+            wanted[name] = second
+            play.pipeline.add(name, first, second, data.draw(st.integers(0, 2)), data.draw(st.sampled_from("abc")))
+        elif kind == "abort" and wanted:
+            name = f"r{first % len(wanted)}"
+            play.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+            wanted[name] = -1
+        else:
+            for _ in range(first):
+                play.turn()
+    play.finish()
+    for name, count in wanted.items():
+        assert count in (-1, play.pipeline.tokens[name]), name
+    assert not play.scheduler.waiting
+    assert play.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == BLOCKS - 1

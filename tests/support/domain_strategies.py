@@ -115,6 +115,7 @@ submissions = st.builds(
     tracestate=text,
     final_only=st.booleans(),
     reservation_id=text,
+    tenant=text,
     reasoning_ended=st.none() | st.booleans(),
 )
 replica_infos = st.builds(

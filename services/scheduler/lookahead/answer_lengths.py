@@ -65,6 +65,10 @@ class AnswerLengths:
         goes_on = np.exp(self._log_survival[later] - self._log_survival[np.minimum(ages, last)][:, None])
         return np.where(ahead[None, :] < limits[:, None], goes_on, 0.0)
 
+    def expected(self, limit: int) -> float:
+        """Tokens of a new answer that may have ``limit``, in the mean."""
+        return float(np.exp(self._log_survival[: min(limit, self._longest)]).sum())
+
     def _count(self, tokens: int, by_itself: bool, change: int) -> None:
         self._reached[tokens] += change
         if by_itself:

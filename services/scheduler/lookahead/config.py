@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from services.common.config import ConfigModel
 
@@ -18,5 +18,10 @@ class AdmissionConfig(ConfigModel):
     """lookahead: the share of the KV pool that forecasts may fill."""
     max_delay_s: float = Field(default=10.0, ge=0.0)
     """lookahead: a request is held back no longer than this."""
+    fair_share: bool = False
+    """Whether tenants share the replica by weight: of the requests that wait, those of the tenant that has had the
+    least, for its weight, come first. Whatever the policy. Within a tenant the order of arrival is kept."""
+    tenant_weights: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Shares of tenants beside one another; 1 for those not named."""
     expected_answer_tokens: int = Field(default=256, ge=1)
     """Tokens of a usual answer, until answers have shown it."""

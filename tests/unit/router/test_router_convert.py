@@ -13,7 +13,7 @@ from tests.support.router_fakes import FakeSession, delta, ledger_replica, repli
 
 def read(**fields: object) -> object:
     message = pb.GenerateRequest(**fields)  # type: ignore[arg-type]
-    return convert.request_from_proto(message, 5.0, "parent", "state")
+    return convert.request_from_proto(message, 5.0, "parent", "state", "tenant")
 
 
 def test_a_request_with_everything() -> None:
@@ -29,12 +29,13 @@ def test_a_request_with_everything() -> None:
         5.0,
         "parent",
         "state",
+        "tenant",
     )
     assert request.prompt == TokensPrompt((1, 2))
     assert (request.request_id, request.model, request.priority, request.final_only) == ("x", "tiny", -2, True)
     assert (request.sampling.max_tokens, request.sampling.temperature) == (3, 0.0)
     assert (request.timeout_s, request.traceparent, request.tracestate) == (5.0, "parent", "state")
-    assert request.edge is Edge.GRPC
+    assert (request.edge, request.tenant) == (Edge.GRPC, "tenant")
 
 
 def test_the_three_kinds_of_prompt() -> None:

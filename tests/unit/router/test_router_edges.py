@@ -38,6 +38,15 @@ def test_keys(authorization: str, allowed: bool) -> None:
     assert ApiKeys(["secret", "other"]).allow(authorization) is allowed
 
 
+def test_a_key_says_whose_it_is() -> None:
+    keys = ApiKeys(["first team-a", "second"])
+    assert keys.allow("Bearer first")
+    assert not keys.allow("Bearer first team-a")
+    assert [keys.tenant(f"Bearer {key}") for key in ("first", "second", "wrong")] == ["team-a", "", ""]
+    with pytest.raises(ConfigError, match="tenant"):
+        load_api_keys(["first team/a"], None)
+
+
 def test_without_keys_everything_is_open() -> None:
     assert ApiKeys([]).allow("")
     assert not ApiKeys([]).required
