@@ -16,7 +16,7 @@ from rich.progress import Progress
 from benchmarks.forerun_run import scrape
 from benchmarks.lookahead.calibration import StepTimes, calibrate
 from benchmarks.lookahead.forecasts import ForecastRatios
-from benchmarks.lookahead.workload import Arrival, Run, arrivals, serve
+from benchmarks.lookahead.workload import Arrival, Run, arrivals, crowd, serve
 from benchmarks.questions import chat_prompts
 from benchmarks.report import Figure, print_figures, write_report
 from benchmarks.sp.systems import ForerunSystem
@@ -28,7 +28,7 @@ AGGRESSIVE, LOOKAHEAD = "aggressive", "lookahead"
 POLICIES = (AGGRESSIVE, "reserve-full", LOOKAHEAD)
 AMPLE = {f"{policy}_ample": policy for policy in (AGGRESSIVE, LOOKAHEAD)}
 AMPLE_KV_BYTES = 768 << 20
-WARM_UP = 6
+WARM_UP, WARM_UP_TOKENS = 6, 8
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Measurements:
     forecasts: dict[str, list[ForecastRatios]] = field(default_factory=lambda: defaultdict(list))
 
     step_times: list[StepTimes] = field(default_factory=list)
-    """Before the first round and after the last one."""
+    """Before each round."""
     kv_blocks: dict[str, int] = field(default_factory=dict)
     """Of each system's pool."""
 
@@ -67,13 +67,15 @@ class Measurements:
         return {"step_times": [asdict(times) for times in self.step_times], "kv_blocks": self.kv_blocks, "runs": runs}
 
     def ratio(self, figure: str, name: str, other: str) -> list[float]:
-        """Of a property of ``Run``, round by round."""
+        """Of a property of ``Run``, round by round; nothing where only one of the two was measured."""
+        if not (self.runs.get(name) and self.runs.get(other)):
+            return []
         pairs = zip(self.runs[name], self.runs[other], strict=True)
         return [getattr(mine, figure) / getattr(theirs, figure) for mine, theirs in pairs]
 
     def cut(self, counts: dict[str, list[float]]) -> list[float]:
         """What looking ahead saves of what vLLM's policy has, over all rounds; none where there was nothing."""
-        before, after = sum(counts[AGGRESSIVE]), sum(counts[LOOKAHEAD])
+        before, after = sum(counts.get(AGGRESSIVE, ())), sum(counts.get(LOOKAHEAD, ()))
         return [1 - after / before] if before else []
 
     def figures(self, max_delay_s: float) -> dict[str, Figure]:
@@ -99,7 +101,7 @@ class Measurements:
         return {name: Figure.of(values, unit) for name, (values, unit) in wanted.items() if values}
 
     def _forecast_figures(self) -> dict[str, tuple[list[float], str]]:
-        checked = [ratios for ratios in self.forecasts[LOOKAHEAD] if ratios.count]
+        checked = [ratios for ratios in self.forecasts.get(LOOKAHEAD, ()) if ratios.count]
         return {
             "forecast_peak_error": ([abs(ratios.median() - 1) for ratios in checked], "ratio"),
             "forecast_peak_ratio": ([ratios.median() for ratios in checked], "ratio"),
@@ -109,45 +111,41 @@ class Measurements:
 
 def main() -> None:
     """Runs the rounds and writes the report."""
-    options = _options()
-    measurements = Measurements()
-    asyncio.run(_run(options, measurements))
-    figures = measurements.figures(options.max_delay)
-    print_figures(figures)
-    if not options.no_report:
-        write_report(
-            NAME,
-            figures,
-            (Path(__file__).parent / "page.md").read_text(),
-            {"options": _plain(options)} | measurements.details(),
-        )
+    asyncio.run(_run(_options(), Measurements()))
 
 
 async def _run(options: argparse.Namespace, measurements: Measurements) -> None:
     model = model_folder(options.model)
     prompts = chat_prompts(model)
-    systems = {policy: _system(model, policy, options.kv_mib << 20, options) for policy in POLICIES}
-    systems |= {name: _system(model, policy, AMPLE_KV_BYTES, options) for name, policy in AMPLE.items()}
+    memory = {name: AMPLE_KV_BYTES if name in AMPLE else options.kv_mib << 20 for name in options.systems}
+    systems = {name: _system(model, AMPLE.get(name, name), memory[name], options) for name in options.systems}
     with Progress() as progress:
         task = progress.add_task("measuring", total=len(systems) * (1 + options.rounds))
         async with AsyncExitStack() as stack:
-            for name in systems:
-                await stack.enter_async_context(systems[name])
-                await serve(systems[name].client, arrivals(prompts, WARM_UP, None, seed=0))
-                (replica,) = (await systems[name].client.list_replicas()).replicas
+            for name, system in systems.items():
+                await stack.enter_async_context(system)
+                await serve(system.client, crowd(prompts, WARM_UP, WARM_UP_TOKENS))
+                (replica,) = (await system.client.list_replicas()).replicas
                 measurements.kv_blocks[name] = replica.total_blocks
                 progress.advance(task)
-            calibrated = systems[next(iter(AMPLE))].client
-            measurements.step_times.append(await calibrate(calibrated, prompts))
             for number in range(options.rounds):
-                names = list(systems) if number % 2 == 0 else list(reversed(systems))
-                for name in names:
+                measurements.step_times.append(await calibrate(systems[options.systems[0]].client, prompts))
+                for name in systems if number % 2 == 0 else reversed(systems):
                     # Half as many where nothing is to be seen but that nothing changes.
                     count = options.requests if name in POLICIES else options.requests // 2
                     coming = arrivals(prompts, count, options.rate, seed=1 + number)
                     await measurements.measure(name, systems[name], coming)
                     progress.advance(task)
-            measurements.step_times.append(await calibrate(calibrated, prompts))
+                # After each round, so that a run that is cut off leaves what it measured.
+                _report(measurements, options)
+
+
+def _report(measurements: Measurements, options: argparse.Namespace) -> None:
+    figures = measurements.figures(options.max_delay)
+    print_figures(figures)
+    if not options.no_report:
+        details = {"options": _plain(options)} | measurements.details()
+        write_report(NAME, figures, (Path(__file__).parent / "page.md").read_text(), details)
 
 
 def _system(model: Path, policy: str, kv_bytes: int, options: argparse.Namespace) -> ForerunSystem:
@@ -177,9 +175,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lookahead", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
     parser.add_argument("--dtype", default=fast_dtype(), help="precision of all systems")
-    parser.add_argument("--kv-mib", type=int, default=120, help="KV memory of the pool that is too small, in MiB")
+    parser.add_argument("--systems", nargs="+", default=[*POLICIES, *AMPLE], choices=[*POLICIES, *AMPLE])
+    parser.add_argument("--kv-mib", type=int, default=80, help="KV memory of the pool that is too small, in MiB")
     parser.add_argument("--max-num-seqs", type=int, default=16, help="requests that may run at once")
-    parser.add_argument("--rate", type=float, default=0.8, help="requests per second")
+    parser.add_argument("--rate", type=float, default=0.6, help="requests per second")
     parser.add_argument("--requests", type=int, default=48, help="in each run")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved repetitions")
     parser.add_argument("--max-delay", type=float, default=20.0, help="seconds; longest that a request is held back")

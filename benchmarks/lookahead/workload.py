@@ -10,7 +10,7 @@ from services.client.client import ForerunClient
 from services.common.errors import RequestEndedError
 from services.common.types import Finished, SamplingOptions, Usage
 
-LONGEST_ANSWERS = (96, 384)
+LONGEST_ANSWERS = (64, 256)
 """Limits that clients set, each as likely; most answers end before."""
 
 
@@ -62,13 +62,18 @@ class Run:
         return waits[min(len(waits) - 1, int(share * len(waits)))]
 
 
-def arrivals(prompts: Sequence[Sequence[int]], count: int, requests_per_s: float | None, seed: int) -> list[Arrival]:
-    """``count`` requests with exponential gaps (None: all at once), from the same seed always the same."""
+def arrivals(prompts: Sequence[Sequence[int]], count: int, requests_per_s: float, seed: int) -> list[Arrival]:
+    """``count`` requests with exponential gaps, from the same seed always the same."""
     random, now, result = Random(seed), 0.0, []
     for _ in range(count):
-        now += random.expovariate(requests_per_s) if requests_per_s else 0.0
+        now += random.expovariate(requests_per_s)
         result.append(Arrival(now, random.choice(prompts), random.choice(LONGEST_ANSWERS)))
     return result
+
+
+def crowd(prompts: Sequence[Sequence[int]], count: int, tokens: int) -> list[Arrival]:
+    """Short answers to ``count`` requests, all at once."""
+    return [Arrival(0.0, prompt, tokens) for prompt in prompts[:count]]
 
 
 async def serve(client: ForerunClient, coming: Sequence[Arrival]) -> Run:

@@ -52,6 +52,8 @@ SERVER_PORT = "server.port"
 
 # Forerun's own attributes. Never a private key under gen_ai.
 REQUEST_ID = "forerun.request.id"
+TENANT = "forerun.tenant"
+"""On whose behalf; absent where nobody said."""
 OUTCOME = "forerun.outcome"
 REPLICA_ID = "forerun.replica.id"
 GENERATION = "forerun.replica.generation"

@@ -31,6 +31,8 @@ class AdmissionSpan:
                     names.GENERATION: generation,
                 }
             )
+            if submission.tenant:
+                self._span.set_attribute(names.TENANT, submission.tenant)
 
     def note_first_output(self) -> None:
         """The first event of the request goes out now."""

@@ -198,12 +198,13 @@ def test_tenants_share_by_weight_however_many_requests_one_of_them_has(model_pat
         play.pipeline.add(f"large{number}", 8, 20, tenant="large")
     while "large39" in play.scheduler.requests:
         play.turn()
-    served = {tenant: sum(name.startswith(tenant) for name in play.started) for tenant in weights}
+    starts = list(dict.fromkeys(play.started))  # a preempted one starts again
+    served = {tenant: sum(name.startswith(tenant) for name in starts) for tenant in weights}
     assert served["large"] == 40
     assert served["small"] == pytest.approx(40 / 3, abs=4)
     assert served["flood"] == pytest.approx(8 + 40 / 3, abs=5), "the first eight found nobody else"
     for tenant in weights:
-        of_tenant = [name for name in play.started if name.startswith(tenant)]
+        of_tenant = [name for name in starts if name.startswith(tenant)]
         assert of_tenant == sorted(of_tenant, key=lambda name: int(name.lstrip("abcdefghijklmnopqrstuvwxyz")))
     play.finish()
 

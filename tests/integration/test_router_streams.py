@@ -16,7 +16,9 @@ from forerun.inference.v1 import service_pb2 as pb
 from forerun.inference.v1 import service_pb2_grpc as pb_grpc
 
 from services.client import ForerunClient, Started
+from services.common import trace_names as names
 from services.common.outcome import Outcome
+from services.common.trace_store import read_trace
 from services.common.types import Delta, Finished, SamplingOptions
 from tests.support.fleet import FAST, PROMPT, SLOW, Answer, Fleet, endless
 from tests.support.router_process import SERVICE, RouterProcess
@@ -265,6 +267,30 @@ async def test_a_slow_reader_loses_nothing_and_holds_up_nobody(fleet: Fleet) -> 
         assert finished is not None
         assert tokens == other.tokens
         assert len(tokens) == 4000
+
+
+async def test_the_replica_learns_whose_a_request_is(fleet: Fleet, tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    scheduler = fleet.scheduler(fake=FAST, telemetry={"traces_dir": str(traces)})
+    router = fleet.router({"r0": scheduler}, api_keys=["hers team-a", "anybody's"], telemetry={"sample_ratio": 1.0})
+    tenants = {}
+    for key, stated in (("hers", ""), ("hers", "team-b"), ("anybody's", "team-b"), ("anybody's", "")):
+        async with ForerunClient(router.address, api_key=key) as client:
+            answer = Answer(client, sampling=endless(max_tokens=2), tenant=stated)
+            assert await answer.outcome() is Outcome.LENGTH
+            started = answer.events[0]
+            assert isinstance(started, Started)
+            tenants[key, stated] = started.trace_id
+    async with ForerunClient(router.address, api_key="anybody's") as client:
+        refused = Answer(client, tenant="team/b")
+        assert await refused.outcome() is Outcome.REJECTED_INVALID
+
+    def written() -> dict[tuple[str, str], str | None]:
+        spans = {who: read_trace(traces, trace_id) for who, trace_id in tenants.items()}
+        return {who: found[0].attributes.get(names.TENANT) if found else "missing" for who, found in spans.items()}
+
+    expected = {("hers", ""): "team-a", ("hers", "team-b"): "team-a", ("anybody's", "team-b"): "team-b"}
+    await eventually(lambda: written() == expected | {("anybody's", ""): None})
 
 
 async def test_api_keys(fleet: Fleet) -> None:

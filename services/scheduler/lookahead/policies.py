@@ -11,6 +11,10 @@ from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.lookahead.forecast import HORIZON, Blocks, Claim, Forecast, earliest_safe
 from services.scheduler.lookahead.gain import Delay, gain
 
+LEAST_GAIN = 0.95
+"""A request is put off even where that seems to cost a little: lengths are guessed, and a preemption also interrupts
+whoever is reading."""
+
 
 class Reason(StrEnum):
     """Why a request starts now, or is held back (the last two)."""
@@ -81,7 +85,7 @@ class Lookahead:
         if held_back_s >= self._max_delay_s:
             reason = Reason.OVERDUE
         else:
-            reason = Reason.MEMORY if promised > 1 else Reason.DELAY_COSTS_MORE
+            reason = Reason.MEMORY if promised > LEAST_GAIN else Reason.DELAY_COSTS_MORE
         return Decision(reason, peak, delay, promised)
 
     @staticmethod

@@ -56,6 +56,23 @@ def stream(*chunks: bytes | Callable[[], None]) -> ASGIApp:
     return app
 
 
+async def tell_tenant(scope: Scope, receive: Receive, send: Send) -> None:
+    exchange = CURRENT_EXCHANGE.get()
+    assert exchange is not None
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": exchange.tenant.encode()})
+
+
+@pytest.mark.parametrize(
+    ("key", "stated", "tenant"),
+    [("hers", "", "team-a"), ("hers", "team-b", "team-a"), ("anybodys", "team-b", "team-b"), ("anybodys", "", "")],
+)
+async def test_the_key_says_whose_a_request_is_before_the_client_does(key: str, stated: str, tenant: str) -> None:
+    async with edge(tell_tenant, ("hers team-a", "anybodys")) as client:
+        headers = {"authorization": f"Bearer {key}", "forerun-tenant": stated}
+        assert (await client.post("/v1/completions", headers=headers)).text == tenant
+
+
 def ends_with(error: RequestEndedError, *, has_output: bool = False) -> Callable[[], None]:
     def note() -> None:
         exchange = CURRENT_EXCHANGE.get()

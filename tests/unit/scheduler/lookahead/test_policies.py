@@ -9,7 +9,7 @@ from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.lookahead.forecast import Claim, Forecast, PoolState
 from services.scheduler.lookahead.gain import Delay, gain
 from services.scheduler.lookahead.pace import Pace
-from services.scheduler.lookahead.policies import Decision, Reason, make_policy
+from services.scheduler.lookahead.policies import LEAST_GAIN, Decision, Reason, make_policy
 
 BLOCK = 16
 
@@ -75,7 +75,7 @@ def test_lookahead_waits_for_the_one_that_soon_leaves() -> None:
     decision = decide("lookahead", running, certain(320, 200), capacity=70)
     assert decision.reason is Reason.MEMORY
     assert decision.delay == 12
-    assert decision.gain > 1
+    assert decision.gain > LEAST_GAIN
 
 
 def test_lookahead_does_not_wait_where_waiting_costs_more_than_a_preemption() -> None:
@@ -83,7 +83,7 @@ def test_lookahead_does_not_wait_where_waiting_costs_more_than_a_preemption() ->
     running = [certain(160, 60) for _ in range(4)]
     decision = decide("lookahead", running, certain(17, 60), capacity=59)
     assert decision.reason is Reason.DELAY_COSTS_MORE
-    assert decision.gain <= 1
+    assert decision.gain <= LEAST_GAIN
 
 
 def test_nobody_is_held_back_longer_than_the_bound() -> None:
