@@ -271,8 +271,9 @@ async def test_a_slow_reader_loses_nothing_and_holds_up_nobody(fleet: Fleet) -> 
 
 async def test_the_replica_learns_whose_a_request_is(fleet: Fleet, tmp_path: Path) -> None:
     traces = tmp_path / "traces"
-    scheduler = fleet.scheduler(fake=FAST, telemetry={"traces_dir": str(traces)})
-    router = fleet.router({"r0": scheduler}, api_keys=["hers team-a", "anybody's"], telemetry={"sample_ratio": 1.0})
+    telemetry = {"traces_dir": str(traces)}
+    scheduler = fleet.scheduler(fake=FAST, telemetry=telemetry)
+    router = fleet.router({"r0": scheduler}, api_keys=["hers team-a", "anybody's"], telemetry=telemetry)
     tenants = {}
     for key, stated in (("hers", ""), ("hers", "team-b"), ("anybody's", "team-b"), ("anybody's", "")):
         async with ForerunClient(router.address, api_key=key) as client:
@@ -287,7 +288,12 @@ async def test_the_replica_learns_whose_a_request_is(fleet: Fleet, tmp_path: Pat
 
     def written() -> dict[tuple[str, str], str | None]:
         spans = {who: read_trace(traces, trace_id) for who, trace_id in tenants.items()}
-        return {who: found[0].attributes.get(names.TENANT) if found else "missing" for who, found in spans.items()}
+        return {
+            who: span.attributes.get(names.TENANT)
+            for who, found in spans.items()
+            for span in found
+            if span.name == names.SPAN_ADMISSION
+        }
 
     expected = {("hers", ""): "team-a", ("hers", "team-b"): "team-a", ("anybody's", "team-b"): "team-b"}
     await eventually(lambda: written() == expected | {("anybody's", ""): None})
