@@ -28,6 +28,7 @@ AGGRESSIVE, LOOKAHEAD = "aggressive", "lookahead"
 POLICIES = (AGGRESSIVE, "reserve-full", LOOKAHEAD)
 AMPLE = {f"{policy}_ample": policy for policy in (AGGRESSIVE, LOOKAHEAD)}
 AMPLE_KV_BYTES = 768 << 20
+_DELAY = "forerun_admission_delay_seconds"
 WARM_UP, WARM_UP_TOKENS = 6, 8
 
 
@@ -40,6 +41,8 @@ class Measurements:
     discarded: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     forecasts: dict[str, list[ForecastRatios]] = field(default_factory=lambda: defaultdict(list))
 
+    held_back_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Mean over the starts; policies of our own only."""
     step_times: list[StepTimes] = field(default_factory=list)
     """Before each round."""
     kv_blocks: dict[str, int] = field(default_factory=dict)
@@ -54,6 +57,8 @@ class Measurements:
         self.preemptions[name].append(counted["forerun_preemptions_total"])
         self.discarded[name].append(counted["forerun_discarded_tokens_total"])
         self.forecasts[name].append(ForecastRatios.of(counted))
+        if starts := counted.get(f"{_DELAY}_count"):
+            self.held_back_s[name].append(counted[f"{_DELAY}_sum"] / starts)
 
     def details(self) -> dict[str, object]:
         """What the simulator needs to do the same: the replica's step times and every request of every run."""
@@ -98,6 +103,7 @@ class Measurements:
                 f"{name}_preemptions": (self.preemptions[name], "count"),
                 f"{name}_discarded_tokens": (self.discarded[name], "tokens"),
             }
+        wanted |= {f"{name}_held_back_s": (values, "s") for name, values in self.held_back_s.items()}
         return {name: Figure.of(values, unit) for name, (values, unit) in wanted.items() if values}
 
     def _forecast_figures(self) -> dict[str, tuple[list[float], str]]:

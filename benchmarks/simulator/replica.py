@@ -177,7 +177,7 @@ class SimulatedReplica:
         free = self.shape.max_num_seqs - len(self.running)
         if self._keeper is None:
             return free
-        if not self._keeper.wants_forecast(has_waiting=bool(self.waiting)):
+        if not self._keeper.wants_forecast(may_start=bool(self.waiting) and free > 0):
             return 0
         decisions = self._keeper.admissible(
             PoolState(self.shape.blocks, self.used, self.shape.block_size),

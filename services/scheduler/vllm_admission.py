@@ -50,14 +50,15 @@ class AdmissionGate:
     def active_limit(self) -> int:
         """How many requests may run in the step to be planned: those that do, and those that may start."""
         scheduler = self._scheduler
-        if not self._keeper.wants_forecast(has_waiting=bool(scheduler.waiting)):
-            return self._most_active
         active = len(scheduler.running) + scheduler.num_waiting_for_streaming_input + len(scheduler.kv_holding_waiting)
+        places = self._most_active - active
+        if not self._keeper.wants_forecast(may_start=bool(scheduler.waiting) and places > 0):
+            return self._most_active
         decisions = self._keeper.admissible(
             PoolState(self._capacity, self._used, scheduler.block_size, len(self._managers)),
             [self._claim(request) for request in scheduler.running],
             self._waiting(),
-            self._most_active - active,
+            places,
             scheduler.max_num_scheduled_tokens,
         )
         self._metrics.decided(decisions)

@@ -296,7 +296,7 @@ async def test_the_replica_learns_whose_a_request_is(fleet: Fleet, tmp_path: Pat
         }
 
     expected = {("hers", ""): "team-a", ("hers", "team-b"): "team-a", ("anybody's", "team-b"): "team-b"}
-    await eventually(lambda: written() == expected | {("anybody's", ""): None})
+    await eventually(lambda: written() == expected | {("anybody's", ""): None}, timeout_s=15)
 
 
 async def test_api_keys(fleet: Fleet) -> None:

@@ -67,11 +67,14 @@ class Gatekeeper:
         self.peak = 0.0
         """Blocks in use at most over the next iterations, by the last forecast, with what it admitted."""
 
-    def wants_forecast(self, *, has_waiting: bool) -> bool:
-        """Whether ``admissible`` has anything to do in the step to be planned."""
+    def wants_forecast(self, *, may_start: bool) -> bool:
+        """Whether ``admissible`` has anything to do in the step to be planned.
+
+        ``may_start``: a request waits, and there is a place for it.
+        """
         self._forecast = None
         self._age += 1
-        return has_waiting or self._audit.is_due or self._age > FRESH_STEPS
+        return may_start or self._audit.is_due or self._age > FRESH_STEPS
 
     def admissible(
         self,

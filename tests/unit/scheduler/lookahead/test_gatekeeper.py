@@ -34,7 +34,7 @@ class Gate:
         self.keeper = Gatekeeper(self.policy, AnswerLengths(1000, 100), lambda: self.now, lambda: round(self.now))
 
     def ask(self, *names: str, places: int = 8, budget: int = 1000) -> list[Reason]:
-        assert self.keeper.wants_forecast(has_waiting=True)
+        assert self.keeper.wants_forecast(may_start=True)
         waiting = ((name, CLAIM) for name in names)
         return [each.reason for each in self.keeper.admissible(POOL, [CLAIM], waiting, places, budget)]
 
@@ -93,7 +93,7 @@ def test_routers_get_a_fresh_forecast_though_nobody_waits() -> None:
     gate.ask("a")
     with_both = gate.keeper.peak
     assert with_both > 4, "two requests of two blocks each, and growing"
-    asked = [gate.keeper.wants_forecast(has_waiting=False) for _ in range(FRESH_STEPS + 1)]
+    asked = [gate.keeper.wants_forecast(may_start=False) for _ in range(FRESH_STEPS + 1)]
     assert asked == [False] * FRESH_STEPS + [True]
     gate.keeper.admissible(POOL, [CLAIM], (), 0, 1000)
     assert gate.keeper.peak == pytest.approx(with_both / 2)
