@@ -2,11 +2,11 @@
 
 Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``schedule`` takes no waiting request while
 ``running`` has ``max_num_active_reqs`` (vLLM's own bound on admissions, apart from the runner's slots); it drains
-``kv_holding_waiting`` first, then ``waiting`` in order, past those in a blocked status.
+``kv_holding_waiting`` first, then ``waiting`` in order, past those in a blocked status, which it lets go there.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from math import ceil
 from typing import Any
@@ -57,7 +57,9 @@ class AdmissionGate:
         decisions = self._keeper.admissible(
             PoolState(self._capacity, self._used, scheduler.block_size, len(self._managers)),
             [self._claim(request) for request in scheduler.running],
-            self._waiting(),
+            # Those that vLLM passes over, whose grammar is being compiled, take part: it looks at them, and lets them
+            # go, only while it may start one.
+            ((request.request_id, self._claim(request)) for request in scheduler.waiting),
             places,
             scheduler.max_num_scheduled_tokens,
         )
@@ -100,12 +102,6 @@ class AdmissionGate:
         self._keeper.pace.stepped(output.total_num_scheduled_tokens, rows, max(everywhere, rows), gained)
         if (ratio := self._keeper.stepped(self._used)) is not None:
             self._metrics.forecast_ratio.observe(ratio)
-
-    def _waiting(self) -> Iterator[tuple[str, Claim]]:
-        for request in self._scheduler.waiting:
-            # vLLM passes over those that are blocked.
-            if not self._scheduler._is_blocked_waiting_status(request.status):
-                yield request.request_id, self._claim(request)
 
     def _claim(self, request: Request) -> Claim:
         sampling = request.sampling_params

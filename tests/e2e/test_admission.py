@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from vllm.v1.request import RequestStatus
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.request import Request, RequestStatus
 
 from services.scheduler.lookahead.answer_lengths import AnswerLengths
 from services.scheduler.lookahead.config import AdmissionConfig
@@ -169,6 +170,35 @@ def test_with_room_for_all_nothing_is_held_back(configs: Configs) -> None:
     play.finish()
     assert play.count("forerun_admission_delay_seconds_sum") == 0
     assert play.count("forerun_admission_delay_seconds_count") == 4
+
+
+class AnyText:
+    """A grammar that has nothing against any token."""
+
+    def accept_tokens(self, _request_id: str, _tokens: list[int]) -> bool:
+        return True
+
+    def is_terminated(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_request_whose_grammar_is_compiled_first_starts_then(configs: Configs, policy: str, before: int) -> None:
+    play = Play(configs[1], 1, policy)
+    for index in range(before):
+        play.pipeline.add(f"r{index}", 8, 4)
+    sampling = SamplingParams(max_tokens=4, ignore_eos=True, structured_outputs=StructuredOutputsParams(regex="a+"))
+    request = Request("late", [1, 2, 3], sampling, None)
+    play.scheduler.add_request(request)
+    play.pipeline.tokens["late"] = 0
+    for _ in range(10):
+        play.turn()
+    assert [each.request_id for each in play.scheduler.waiting] == ["late"]
+    assert len(play.started) == before, "those that are ready have passed it"
+    request.structured_output_request.grammar = AnyText()
+    play.finish()
+    assert play.pipeline.tokens["late"] == 4
 
 
 def test_the_urgent_start_first(model_path: Path) -> None:
