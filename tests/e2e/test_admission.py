@@ -84,7 +84,7 @@ def make_configs(
 
 
 @pytest.mark.timeout(300)
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     stages=st.sampled_from((1, 2)),
     policy=st.sampled_from(("reserve-full", "lookahead")),
@@ -239,7 +239,7 @@ def test_tenants_share_by_weight_however_many_requests_one_of_them_has(model_pat
     play.finish()
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(events=events(longest_prompt=60, most_tokens=50), data=st.data())
 def test_a_fair_queue_loses_nobody(
     fair_configs: Configs, events: list[tuple[str, int, int]], data: st.DataObject
