@@ -27,6 +27,7 @@ NAME = "lookahead"
 AGGRESSIVE, LOOKAHEAD = "aggressive", "lookahead"
 POLICIES = (AGGRESSIVE, "reserve-full", LOOKAHEAD)
 AMPLE = {f"{policy}_ample": policy for policy in (AGGRESSIVE, LOOKAHEAD)}
+BLOCK_SIZE = 32
 AMPLE_KV_BYTES = 768 << 20
 _DELAY = "forerun_admission_delay_seconds"
 WARM_UP, WARM_UP_TOKENS = 6, 8
@@ -69,7 +70,8 @@ class Measurements:
             ]
             for name, runs in self.runs.items()
         }
-        return {"step_times": [asdict(times) for times in self.step_times], "kv_blocks": self.kv_blocks, "runs": runs}
+        step_times = [asdict(times) for times in self.step_times]
+        return {"step_times": step_times, "kv_blocks": self.kv_blocks, "block_size": BLOCK_SIZE, "runs": runs}
 
     def ratio(self, figure: str, name: str, other: str) -> list[float]:
         """Of a property of ``Run``, round by round; nothing where only one of the two was measured."""
@@ -162,6 +164,8 @@ def _system(model: Path, policy: str, kv_bytes: int, options: argparse.Namespace
         max_model_len=1024,
         max_num_seqs=options.max_num_seqs,
         kv_cache_memory_bytes=kv_bytes,
+        # On a CPU vLLM's default is 128 tokens: fewer blocks in the pool than requests.
+        block_size=BLOCK_SIZE,
         enable_prefix_caching=False,
     )
     config["replicas"][0]["admission"] = {"policy": policy, "max_delay_s": options.max_delay}

@@ -52,7 +52,11 @@ def mean_step_times(measured: Sequence[Mapping[str, Any]]) -> StepTimes:
 
 def _replay(name: str, runs: Sequence[Mapping[str, Any]], details: Mapping[str, Any]) -> Replayed:
     options = details["options"]
-    shape = ReplicaShape(blocks=details["kv_blocks"][name], max_num_seqs=int(options["max_num_seqs"]))
+    shape = ReplicaShape(
+        blocks=details["kv_blocks"][name],
+        block_size=int(details["block_size"]),
+        max_num_seqs=int(options["max_num_seqs"]),
+    )
     policy = AdmissionConfig(policy=name.removesuffix("_ample"), max_delay_s=options["max_delay"])
     step_times = mean_step_times(details["step_times"])
     # One replica for all rounds: what it has learned of the answers' lengths stays.

@@ -89,6 +89,7 @@ def test_a_replay_of_its_own_run_has_no_error() -> None:
     details = {
         "options": {"max_num_seqs": 8, "max_delay": 10.0},
         "kv_blocks": {"aggressive": 60},
+        "block_size": 16,
         "step_times": [times],
         "runs": {"aggressive": [{"preemptions": 0, "seconds": 1.0, "requests": requests}]},
     }
