@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from statistics import median
 from subprocess import DEVNULL, Popen
@@ -34,6 +35,7 @@ from services.router.reservations import Reservations
 NAME = "router-scale"
 MODEL = "m"
 BLOCKS = 4000
+_NUMBERS = count()
 
 
 def main() -> None:
@@ -78,8 +80,9 @@ async def _decide(pool: ReplicaPool, placement: Placement, decisions: int) -> fl
     """Median milliseconds from a request with token ids to its submission to a replica."""
     prompt = tuple(range(300))
     times = []
-    for number in range(decisions):
-        submission = Submission(f"x{number}", prompt, SamplingOptions(max_tokens=200))
+    for _ in range(decisions):
+        # A name is free again only when its replica has answered the cancellation, and here nobody answers.
+        submission = Submission(f"x{next(_NUMBERS)}", prompt, SamplingOptions(max_tokens=200))
         begin = time.perf_counter()
         model, _ = pool.resolve_model(MODEL)
         submitted, _ = await placement.place(submission, model, (), trace.INVALID_SPAN)
