@@ -100,6 +100,8 @@ class ReplicaPool:
         Raises ``RequestEndedError``: invalid (unknown, or empty while several are served), unavailable when no
         replica of it serves.
         """
+        if model and (info := self._serving(model)) is not None:
+            return model, info  # the usual case, without a look at the whole fleet
         names = self.model_names
         if model and names and model not in names:
             raise RequestEndedError(
@@ -110,10 +112,9 @@ class ReplicaPool:
             )
         if not model and len({info.model for info in self._infos()}) > 1:
             raise invalid("model", f"several models are served; name one of {', '.join(names)}")
-        for session in self._sessions.values():
-            if session.info is not None and session.state is ReplicaState.SERVING and _serves(session, model):
-                return model or session.info.model_names[0], session.info
-        raise unavailable("no replica is serving; try again later")
+        if (info := self._serving(model)) is None:
+            raise unavailable("no replica is serving; try again later")
+        return model or info.model_names[0], info
 
     def any_info(self) -> ReplicaInfo:
         """A replica's description of itself, if possible of one that serves.
@@ -132,6 +133,13 @@ class ReplicaPool:
             for info in self._infos():
                 return info
             await self.changed.wait_past(version)
+
+    def _serving(self, model: str) -> ReplicaInfo | None:
+        """Of one that serves ``model`` now; empty: any."""
+        for session in self._sessions.values():
+            if session.info is not None and session.state is ReplicaState.SERVING and _serves(session, model):
+                return session.info
+        return None
 
     def _infos(self) -> list[ReplicaInfo]:
         return [session.info for session in self._sessions.values() if session.info is not None]
