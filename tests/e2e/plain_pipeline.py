@@ -4,16 +4,37 @@ The engine's own loop is imitated: up to ``stages`` steps in flight, outputs app
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from services.scheduler.engine_core_settings import TENANT_HEADER
 from services.scheduler.vllm_scheduler import ForerunScheduler
 from tests.e2e.schedules import build_scheduler
+
+
+def carry_out(
+    events: list[tuple[str, int, int]], scheduler: Any, add: Callable[[str, int, int], None], turn: Callable[[], None]
+) -> dict[str, int]:
+    """What ``schedules.events`` drew; returns the tokens that each request wants, -1 for those that were aborted."""
+    wanted: dict[str, int] = {}
+    for kind, first, second in events:
+        if kind == "add":
+            name = f"r{len(wanted):03}"
+            wanted[name] = second
+            add(name, first, second)
+        elif kind == "abort" and wanted:
+            name = f"r{first % len(wanted):03}"
+            scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
+            wanted[name] = -1
+        else:
+            for _ in range(first):
+                turn()
+    return wanted
 
 
 class PlainPipeline:

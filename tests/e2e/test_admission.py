@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from services.scheduler.lookahead.answer_lengths import AnswerLengths
 from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.lookahead.policies import Reason, make_policy
 from services.scheduler.vllm_admission import AdmissionGate
-from tests.e2e.plain_pipeline import PlainPipeline
+from tests.e2e.plain_pipeline import PlainPipeline, carry_out
 from tests.e2e.schedules import Configs, events, stage_configs
 
 BLOCK_SIZE = 4
@@ -94,19 +94,7 @@ def test_every_request_ends_and_starts_in_the_order_of_arrival(
     configs: Configs, stages: int, policy: str, events: list[tuple[str, int, int]]
 ) -> None:
     play = Play(configs[stages], stages, policy)
-    wanted: dict[str, int] = {}
-    for kind, first, second in events:
-        if kind == "add":
-            name = f"r{len(wanted):03}"
-            wanted[name] = second
-            play.pipeline.add(name, first, second)
-        elif kind == "abort" and wanted:
-            name = f"r{first % len(wanted):03}"
-            play.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
-            wanted[name] = -1
-        else:
-            for _ in range(first):
-                play.turn()
+    wanted = carry_out(events, play.scheduler, play.pipeline.add, play.turn)
     play.finish()
     for name, count in wanted.items():
         assert count in (-1, play.pipeline.tokens[name]), name
@@ -245,19 +233,11 @@ def test_a_fair_queue_loses_nobody(
     fair_configs: Configs, events: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
     play = Play(fair_configs[1], 1, data.draw(st.sampled_from(POLICIES)))
-    wanted: dict[str, int] = {}
-    for kind, first, second in events:
-        if kind == "add":
-            name = f"r{len(wanted)}"
-            wanted[name] = second
-            play.pipeline.add(name, first, second, data.draw(st.integers(0, 2)), data.draw(st.sampled_from("abc")))
-        elif kind == "abort" and wanted:
-            name = f"r{first % len(wanted)}"
-            play.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
-            wanted[name] = -1
-        else:
-            for _ in range(first):
-                play.turn()
+
+    def add(name: str, prompt: int, tokens: int) -> None:
+        play.pipeline.add(name, prompt, tokens, data.draw(st.integers(0, 2)), data.draw(st.sampled_from("abc")))
+
+    wanted = carry_out(events, play.scheduler, add, play.turn)
     play.finish()
     for name, count in wanted.items():
         assert count in (-1, play.pipeline.tokens[name]), name

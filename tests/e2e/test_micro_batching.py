@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vllm.v1.request import RequestStatus
 
-from tests.e2e.plain_pipeline import PlainPipeline
+from tests.e2e.plain_pipeline import PlainPipeline, carry_out
 from tests.e2e.schedules import Configs, events, stage_configs
 
 BLOCK_SIZE = 16
@@ -45,19 +44,7 @@ def test_every_request_ends_no_block_leaks_and_no_step_takes_more_than_its_share
     configs: Configs, stages: int, events: list[tuple[str, int, int]]
 ) -> None:
     pipeline = PlainPipeline(configs[stages], stages, BLOCKS)
-    wanted: dict[str, int] = {}
-    for kind, first, second in events:
-        if kind == "add":
-            name = f"r{len(wanted)}"
-            wanted[name] = second
-            pipeline.add(name, first, second)
-        elif kind == "abort" and wanted:
-            name = f"r{first % len(wanted)}"
-            pipeline.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
-            wanted[name] = -1
-        else:
-            for _ in range(first):
-                pipeline.turn()
+    wanted = carry_out(events, pipeline.scheduler, pipeline.add, pipeline.turn)
     for _ in range(20_000):
         if not (pipeline.scheduler.has_requests() or pipeline.in_flight):
             break

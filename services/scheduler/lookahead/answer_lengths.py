@@ -35,8 +35,9 @@ class AnswerLengths:
         self._stopped = np.zeros(longest + 1)
         """Those of them that had come to their end."""
         self._since_refresh = 0
-        self._log_survival = np.empty(0)
-        self._refresh()
+        self._is_stale = True
+        """The estimate is made anew when it is asked for, so that it costs nothing where nobody asks."""
+        self._estimate = np.empty(0)
 
     def ended(self, tokens: int, *, by_itself: bool) -> None:
         """An answer is over. ``by_itself``: not cut by its limit, the client or a fault."""
@@ -47,7 +48,7 @@ class AnswerLengths:
         self._count(tokens, by_itself, 1)
         self._since_refresh += 1
         if self._since_refresh >= REFRESH_EVERY or len(self._ended) < REFRESH_EVERY:
-            self._refresh()
+            self._since_refresh, self._is_stale = 0, True
 
     def survival(self, ages: Tokens, limits: Tokens, ahead: Tokens) -> NDArray[np.float64]:
         """The chance that answers have more than ``ahead`` tokens left.
@@ -60,25 +61,31 @@ class AnswerLengths:
         Returns:
             [answers, steps].
         """
-        last = len(self._log_survival) - 1
+        log_survival = self._log_survival()
+        last = len(log_survival) - 1
         later = np.minimum(ages[:, None] + ahead[None, :], last)
-        goes_on = np.exp(self._log_survival[later] - self._log_survival[np.minimum(ages, last)][:, None])
+        goes_on = np.exp(log_survival[later] - log_survival[np.minimum(ages, last)][:, None])
         return np.where(ahead[None, :] < limits[:, None], goes_on, 0.0)
 
     def expected(self, limit: int) -> float:
         """Tokens of a new answer that may have ``limit``, in the mean."""
-        return float(np.exp(self._log_survival[: min(limit, self._longest)]).sum())
+        return float(np.exp(self._log_survival()[: min(limit, self._longest)]).sum())
 
     def _count(self, tokens: int, by_itself: bool, change: int) -> None:
         self._reached[tokens] += change
         if by_itself:
             self._stopped[tokens] += change
 
-    def _refresh(self) -> None:
-        self._since_refresh = 0
+    def _log_survival(self) -> NDArray[np.float64]:
+        """By age; [longest + 1]."""
+        if self._is_stale:
+            self._is_stale, self._estimate = False, self._estimated()
+        return self._estimate
+
+    def _estimated(self) -> NDArray[np.float64]:
         # An answer of n tokens that ended by itself had the choice to end at 1, 2, ... n, and took the last.
         at_risk = np.cumsum(self._reached[::-1])[::-1][1:]
         ended = self._stopped[1:]
         mean_hazard = (ended.sum() + 1) / (at_risk.sum() + self._expected)
         hazard = (ended + PRIOR_ANSWERS * mean_hazard) / (at_risk + PRIOR_ANSWERS)
-        self._log_survival = np.concatenate(([0.0], np.cumsum(np.log1p(-np.minimum(hazard, 1 - 1e-9)))))
+        return np.concatenate(([0.0], np.cumsum(np.log1p(-np.minimum(hazard, 1 - 1e-9)))))
