@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from services.cli.errors import EXIT_FAILED, CliError
@@ -28,8 +28,11 @@ def download_wheel(requirement: str, folder: Path, on_bytes: Callable[[int], Non
     Raises:
         CliError: pip is missing, failed, or took longer than ``TIMEOUT_S``.
     """
-    if find_spec("pip") is None:
-        raise CliError(f"pip is missing in this environment; run: {sys.executable} -m ensurepip")
+    try:
+        # Not find_spec, which tells setuptools that pip runs in this process: importing vLLM then fails.
+        distribution("pip")
+    except PackageNotFoundError:
+        raise CliError(f"pip is missing in this environment; run: {sys.executable} -m ensurepip") from None
     scratch = folder / "pip"
     scratch.mkdir()
     log = folder / "pip.log"

@@ -12,10 +12,10 @@ from services.cli.errors import EXIT_FAILED, CliError
 from services.cli.profile_prompts import PROMPTS
 from services.cli.profile_run import connect, kv_sequences
 from services.cli.profile_splits import Adapter, Target, adapter_for, system_for
+from services.common.training.progress import Listener
 from services.scheduler.sp_measurement import Window, balanced_layers, split_profile
 from services.scheduler.sp_profile import SplitProfile
 from services.scheduler.sp_split import Split
-from services.workers.training.progress import Listener
 
 
 @dataclass(frozen=True, slots=True)

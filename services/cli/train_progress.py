@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from services.workers.training.progress import Listener
+from services.common.training.progress import Listener
 
 LINE_INTERVAL_S = 30.0
 

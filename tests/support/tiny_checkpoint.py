@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from services.workers.training.answer_shards import Answer
-from services.workers.training.answers import AnswerOptions
-from services.workers.training.prompt import Prompt
+from services.common.training.answer_shards import Answer
+from services.common.training.answers import AnswerOptions
+from services.common.training.prompt import Prompt
 from tests.support.tiny_model import write_tiny_model
 
 

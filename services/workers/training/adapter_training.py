@@ -8,33 +8,31 @@ checkpoints/    ← training, one for each exit and draft vocabulary
 the out folder  ← weights, configuration, report, model card, provenance
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from services.common.target_weights import TargetWeights
+from services.common.training.answer_shards import AnswerShards
+from services.common.training.answers import AnswerOptions
+from services.common.training.chat_rendering import prompt_renderer
+from services.common.training.progress import Listener
+from services.common.training.provenance import Part, Provenance, config_sha256
+from services.common.training.states import compute_states
+from services.common.training.target_answers import PromptChoice, StartTarget, TargetAnswers
+from services.common.training.target_model import target_config
+from services.common.training.wheels import Download
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.files import D2T, save_adapter
 from services.workers.draft_adapter.torch_adapter import DraftHead
-from services.workers.target_weights import TargetWeights
 from services.workers.training.agreement import measure_agreement
-from services.workers.training.answer_shards import Answer, AnswerShards
-from services.workers.training.answers import AnswerOptions, Target, generate_answers
 from services.workers.training.card import Reports, write_card
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary
 from services.workers.training.evaluation import evaluate, measure_lookups, with_lookups
-from services.workers.training.progress import Listener
-from services.workers.training.prompt import read_prompts, write_prompts
-from services.workers.training.prompt_set import build_prompts
-from services.workers.training.prompts_alone import add_prompts_alone, prompt_renderer
-from services.workers.training.provenance import Part, Provenance, config_sha256
-from services.workers.training.states import compute_states
-from services.workers.training.target_model import target_config
+from services.workers.training.prompts_alone import add_prompts_alone
 from services.workers.training.trainer import Trainer, TrainOptions, plan
 from services.workers.training.training_data import TrainingData
-from services.workers.training.wheels import Download, fetch_wheels
-
-StartTarget = Callable[[Path, AnswerOptions], Target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,54 +59,27 @@ class AdapterTraining:
 
     def __init__(self, options: AdapterOptions, start_target: StartTarget, work: Path, listen: Listener) -> None:
         self._options = options
-        self._start_target = start_target
         self._work = work
         self._listen = listen
-        self._answers = AnswerShards(work / "answers")
+        choice = PromptChoice(options.prompts, options.prompt_seed)
+        self._target = TargetAnswers(options.model, choice, options.answering, start_target, work)
         self._alone = AnswerShards(work / "prompts")
         self._states = work / "states"
-        # Of each choice of prompts its own; answers are found by the prompt's text, so they are shared.
-        self._prompts_path = work / f"prompts-{options.prompts}-{options.prompt_seed}.jsonl"
 
     def prepare_prompts(self, wheels: Path, download: Download) -> None:
         """Step 1: builds the prompt set, unless it is there."""
-        if self._prompts_path.is_file():
-            return
-        self._listen.step("prompts")
-        fetched = fetch_wheels(wheels, download)
-        options = self._options
-        self._work.mkdir(parents=True, exist_ok=True)
-        write_prompts(
-            self._prompts_path, build_prompts(fetched, self._work / "scratch", options.prompts, options.prompt_seed)
-        )
+        self._target.prepare_prompts(wheels, download, self._listen)
 
     def generate_answers(self) -> None:
         """Step 2: lets the target answer until there are tokens enough."""
-        wanted = self._options.answer_tokens
-        prompts = read_prompts(self._prompts_path)
-        ids = {prompt.id for prompt in prompts}
-        tokens = sum(len(answer.answer) for answer in self._answers if answer.prompt_id in ids)
-        if tokens >= wanted:
-            return
-        self._listen.step("answers", wanted)
-
-        def on_answer(answer: Answer) -> bool:
-            nonlocal tokens
-            tokens += len(answer.answer)
-            self._listen.reach(tokens, "tokens")
-            return tokens >= wanted
-
-        answering = self._options.answering
-        generate_answers(
-            lambda: self._start_target(self._options.model, answering), prompts, self._answers, answering, on_answer
-        )
+        self._target.generate(self._options.answer_tokens, self._listen)
 
     def take_prompts_alone(self) -> None:
         """Step 3: prompts of the training part that have no answer, from the far end of their list, until enough."""
         options = self._options
-        answered = {answer.prompt_id for answer in self._answers}
+        answered = {answer.prompt_id for answer in self._target.shards}
         add_prompts_alone(
-            [each for each in reversed(read_prompts(self._prompts_path)) if each.id not in answered],
+            [each for each in reversed(self._target.prompts) if each.id not in answered],
             prompt_renderer(options.model, options.answering.max_prompt_tokens),
             self._alone,
             options.prompt_tokens,
@@ -117,7 +88,9 @@ class AdapterTraining:
     def compute_states(self) -> None:
         """Step 4: the residual streams at the exits, and the last ones."""
         tokens = 0
-        self._listen.step("states", sum(each.positions for shards in (self._answers, self._alone) for each in shards))
+        self._listen.step(
+            "states", sum(each.positions for shards in (self._target.shards, self._alone) for each in shards)
+        )
 
         def on_tokens(count: int) -> None:
             nonlocal tokens
@@ -164,14 +137,14 @@ class AdapterTraining:
         return reports
 
     def _shard_paths(self) -> list[Path]:
-        return [*self._answers.paths(), *self._alone.paths()]
+        return [*self._target.shards.paths(), *self._alone.paths()]
 
     @cached_property
     def _last_layer(self) -> int:
         return int(target_config(self._options.model).num_hidden_layers)
 
     def _data(self, exit_layer: int) -> TrainingData:
-        prompts = {prompt.id: prompt for prompt in read_prompts(self._prompts_path)}
+        prompts = {prompt.id: prompt for prompt in self._target.prompts}
         return TrainingData(self._shard_paths(), self._states, exit_layer, self._last_layer, prompts)
 
     def _provenance(self, data: TrainingData, training: TrainOptions, command: str) -> Provenance:
@@ -181,6 +154,6 @@ class AdapterTraining:
             prompt_seed=self._options.prompt_seed,
             answers=self._options.answering,
             training=training,
-            train=Part.of(data.part("train")),
-            held_out=Part.of(data.part("held_out")),
+            train=Part.of((each.prompt, each.answer) for each in data.part("train")),
+            held_out=Part.of((each.prompt, each.answer) for each in data.part("held_out")),
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from services.workers.training.answer_shards import Answer
+from services.common.training.answer_shards import Answer
 
 
 def choose_draft_vocabulary(answers: Iterable[Answer], size: int, vocab_size: int) -> Tensor:

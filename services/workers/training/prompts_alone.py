@@ -1,30 +1,14 @@
 """Prompts without answers, to train on: there too the target knows what it expects next, and reading is cheap."""
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
-from transformers import AutoTokenizer
 
-from services.workers.training.answer_shards import Answer, AnswerShards
-from services.workers.training.prompt import Prompt
+from services.common.training.answer_shards import Answer, AnswerShards
+from services.common.training.chat_rendering import RenderPrompt
+from services.common.training.prompt import Prompt
 
 SHARD = 200
-
-RenderPrompt = Callable[[Prompt], list[int] | None]
-"""The token ids of a chat prompt; None when it is too long and left out."""
-
-
-def prompt_renderer(model: Path, max_tokens: int) -> RenderPrompt:
-    """Renders with the chat template of ``model``, prompts of at most ``max_tokens``."""
-    tokenizer = AutoTokenizer.from_pretrained(str(model))
-
-    def render(prompt: Prompt) -> list[int] | None:
-        turns = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
-        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
-        return list(ids) if len(ids) <= max_tokens else None
-
-    return render
 
 
 def add_prompts_alone(prompts: Iterable[Prompt], render: RenderPrompt, shards: AnswerShards, tokens: int) -> None:

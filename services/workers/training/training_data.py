@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from services.workers.training.answer_shards import Answer, read_shard
-from services.workers.training.prompt import Prompt, Split
-from services.workers.training.states import STATES, states_path
+from services.common.training.answer_shards import Answer, read_shard
+from services.common.training.prompt import Prompt, Split
+from services.common.training.states import STATES, states_path
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,20 +10,20 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.common.target_weights import TargetWeights
+from services.common.training.answer_shards import AnswerShards
+from services.common.training.answers import AnswerOptions
+from services.common.training.prompt import Message, Prompt, Split, write_prompts
+from services.common.training.states import compute_states
+from services.common.training.target_model import TargetStreams
 from services.workers.context_lookup import LONGEST_MATCH, look_up
 from services.workers.draft_adapter.files import D2T, load_adapter
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
-from services.workers.target_weights import TargetWeights
 from services.workers.training.adapter_training import AdapterOptions, AdapterTraining
 from services.workers.training.agreement import measure_agreement
-from services.workers.training.answer_shards import AnswerShards
-from services.workers.training.answers import AnswerOptions
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary, inverse
 from services.workers.training.evaluation import evaluate, measure_lookups, with_lookups
-from services.workers.training.prompt import Message, Prompt, Split, write_prompts
 from services.workers.training.starting_point import fit_start
-from services.workers.training.states import compute_states
-from services.workers.training.target_model import TargetStreams
 from services.workers.training.trainer import TrainOptions
 from services.workers.training.training_data import TrainingData, in_batches, load_batch
 from tests.support.small_adapter import make_config

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.workers.training.prompt import Message, Prompt, Split
+from services.common.training.prompt import Message, Prompt, Split
 
 FIRST_SEED: dict[Split, int] = {"train": 1_000_000, "held_out": 2_000_000}
 """A generator's item is made from ``seed + index``: the parts are disjoint, and seeds below are left to evaluation."""

@@ -1,20 +1,20 @@
-"""``provenance.json`` beside an adapter: out of what it was made and how, enough to make it again."""
+"""``provenance.json`` beside a trained part: out of what it was made and how, enough to make it again."""
 
 import json
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from services.common.file_digest import file_digest
+from services.common.training.answer_shards import Answer
+from services.common.training.answers import AnswerOptions
+from services.common.training.prompt import Prompt
+from services.common.training.wheels import DATA_WHEELS
 from services.common.version import FORERUN_VERSION, vllm_version
-from services.workers.training.answers import AnswerOptions
-from services.workers.training.trainer import TrainOptions
-from services.workers.training.training_data import AnsweredPrompt
-from services.workers.training.wheels import DATA_WHEELS
 
 PROVENANCE_NAME = "provenance.json"
 _PACKAGES = ("torch", "transformers", "safetensors", "numpy")
@@ -32,14 +32,15 @@ class Part:
     answer_tokens: int
 
     @classmethod
-    def of(cls, sequences: Sequence[AnsweredPrompt]) -> "Part":
-        """The counts over ``sequences``."""
-        answered = [sequence for sequence in sequences if len(sequence.answer.answer)]
+    def of(cls, pairs: Iterable[tuple[Prompt, Answer]]) -> "Part":
+        """The counts over prompts with their answers, which may be empty."""
+        pairs = list(pairs)
+        answered = [prompt for prompt, answer in pairs if len(answer.answer)]
         return cls(
-            prompts=dict(sorted(Counter(sequence.prompt.workload for sequence in answered).items())),
-            prompts_alone=len(sequences) - len(answered),
-            prompt_tokens=sum(len(sequence.answer.prompt) for sequence in sequences),
-            answer_tokens=sum(len(sequence.answer.answer) for sequence in sequences),
+            prompts=dict(sorted(Counter(prompt.workload for prompt in answered).items())),
+            prompts_alone=len(pairs) - len(answered),
+            prompt_tokens=sum(len(answer.prompt) for _, answer in pairs),
+            answer_tokens=sum(len(answer.answer) for _, answer in pairs),
         )
 
 
@@ -52,7 +53,8 @@ class Provenance:
     """Of the target's ``config.json``."""
     prompt_seed: int
     answers: AnswerOptions
-    training: TrainOptions
+    training: Any
+    """A dataclass: how the part was trained."""
     train: Part
     held_out: Part
 

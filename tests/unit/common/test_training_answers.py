@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.workers.training.answer_shards import Answer, AnswerShards, read_shard
-from services.workers.training.answers import AnswerOptions, generate_answers
-from services.workers.training.prompt import Message, Prompt
+from services.common.training.answer_shards import Answer, AnswerShards, read_shard
+from services.common.training.answers import AnswerOptions, generate_answers
+from services.common.training.prompt import Message, Prompt
 
 
 def make_answer(prompt_id: str, prompt: list[int], answer: list[int]) -> Answer:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.common.file_digest import file_digest
-from services.workers.training import wheels as wheels_module
-from services.workers.training.answer_shards import AnswerShards
-from services.workers.training.prompt import (
+from services.common.training.answer_shards import AnswerShards
+from services.common.training.prompt import (
     HELD_OUT_PERCENT,
     SAMPLED_PERCENT,
     Message,
@@ -21,10 +20,11 @@ from services.workers.training.prompt import (
     split_of,
     write_prompts,
 )
-from services.workers.training.prompt_set import WORKLOAD_SHARES, mix
+from services.common.training.prompt_set import WORKLOAD_SHARES, mix
+from services.common.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
+from services.common.training.wheels import DATA_WHEELS, DataWheel, fetch_wheels
+from services.workers.training import wheels as wheels_module
 from services.workers.training.prompts_alone import add_prompts_alone
-from services.workers.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
-from services.workers.training.wheels import DATA_WHEELS, DataWheel, fetch_wheels
 
 
 def test_the_held_out_part_has_its_share_and_never_changes() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.workers.training.answer_shards import Answer, AnswerShards
-from services.workers.training.prompt import Prompt
+from services.common.training.answer_shards import Answer, AnswerShards
+from services.common.training.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)

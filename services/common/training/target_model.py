@@ -15,8 +15,9 @@ class TargetStreams:
     def __init__(self, model: Path, layers: Sequence[int]) -> None:
         """Loads the target; ``layers`` are numbers of layers before a stream, all of them for the last one."""
         self._decoder = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32).get_decoder()
-        # The last stream is wanted before the final norm, like the others.
+        # The last stream is wanted before the final norm, like the others; layers behind it are not needed.
         self._decoder.norm = nn.Identity()
+        self._decoder.layers = self._decoder.layers[: max(layers)]
         self._layers = tuple(layers)
 
     def streams(self, sequences: Sequence[Tensor]) -> dict[int, list[Tensor]]:

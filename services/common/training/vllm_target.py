@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from services.workers.training.answer_shards import Answer
-from services.workers.training.answers import AnswerOptions
-from services.workers.training.prompt import Prompt
-from services.workers.training.prompts_alone import prompt_renderer
+from services.common.training.answer_shards import Answer
+from services.common.training.answers import AnswerOptions
+from services.common.training.chat_rendering import prompt_renderer
+from services.common.training.prompt import Prompt
 
 _ENVIRONMENT = {
     # In this process: nothing else runs beside it, and a Ctrl-C ends all of it.

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from services.workers.training.answer_shards import Answer, read_shard
-from services.workers.training.target_model import TargetStreams
+from services.common.training.answer_shards import Answer, read_shard
+from services.common.training.target_model import TargetStreams
 
 BATCH_TOKENS = 4096
 STATES = "states"

