@@ -52,6 +52,9 @@ class RouterConfig(ConfigModel):
     """Traces and logs."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """Output tokens a choice that KV blocks are reserved for, unless the request itself allows fewer."""
+    prefix_weight: float = Field(default=0.5, ge=0.0, le=10.0)
+    """How much it counts that a replica has a prompt's beginning cached: it may be fuller than another one by this
+    share of its KV blocks if it has all of it. 0: prompts are not looked for."""
     max_concurrent_requests: int = Field(default=1024, ge=1)
     """Requests in flight at once, both edges together; more are refused at once."""
     retry_after_ms: int = Field(default=1000, ge=1)

@@ -1,14 +1,17 @@
-"""Puts one request on one replica: candidates, better of two, reservation, submission.
+"""Puts one request on one replica: candidates, a draw, reservation, submission.
 
 1. Candidates serve the model and have a free place. None at all: UNAVAILABLE; none with a place: OVERLOAD.
-2. Two are drawn at random, the one with the smaller forecast KV pressure first.
-3. KV blocks are reserved on the first, else on the second.
-4. Refused on both, memory is full: the request still goes to the less loaded one, unreserved, since its bounded queue
+2. The ledger is asked which of them have the prompt's beginning cached, where there is a choice.
+3. Two are drawn at random and those join them; the one with the best score first: its forecast KV pressure, less the
+   share of the prompt that it need not compute.
+4. KV blocks are reserved on the first, else on the next.
+5. Refused on all, memory is full: the request still goes to the best one, unreserved, since its bounded queue
    decides whether it may wait. Without an answer from the ledger it goes unreserved, too.
 """
 
 import random
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,15 +21,19 @@ from opentelemetry.trace import SpanKind
 from services.common import trace_names as names
 from services.common.errors import RequestEndedError, overloaded, unavailable
 from services.common.ledger import LedgerReplica, forecast_pressure
+from services.common.prefix_hash import prefix_hashes
 from services.common.types import ReplicaState, Submission
 from services.router.kv_estimate import blocks_needed
-from services.router.picker import Candidate, draw_two
+from services.router.picker import Candidate, draw
 from services.router.replica_pool import ReplicaPool
 from services.router.replica_session import ReplicaSession, SubmittedRequest
 from services.router.reservations import Reservations
 
+MOST_PREFIXES = 256
+"""KV blocks of a prompt that are looked for in the ledger; longer prompts differ before."""
+
 PRESSURES = "forerun.route.pressures"
-"""Span attribute: ``replica=pressure`` of each replica drawn, the better first."""
+"""Span attribute: ``replica=pressure`` of each replica drawn, the best first."""
 
 
 class LedgerReadings(Protocol):
@@ -42,6 +49,10 @@ class LedgerReadings(Protocol):
         """The last exchange with the ledger went well."""
         ...
 
+    async def prefix_holders(self, names: Sequence[str]) -> Mapping[str, int]:
+        """Replicas that have the longest prefixes of a prompt cached, with the blocks of it; never raises."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
@@ -49,6 +60,8 @@ class PlacementOptions:
 
     expected_output_tokens: int
     retry_after_ms: int
+    prefix_weight: float = 0.0
+    """What a prompt that is cached as a whole is worth, as a share of a replica's KV blocks; 0: nobody looks."""
 
 
 class Placement:
@@ -80,11 +93,20 @@ class Placement:
         context = trace.set_span_in_context(parent)
         with self._tracer.start_as_current_span(names.SPAN_ROUTE, context, kind=SpanKind.INTERNAL) as span:
             sessions = self._sessions(model, tried, span)
-            drawn = draw_two(sessions, lambda session: self._pressure(session, submission), self._rng)
+            holders = await self._prefix_holders(sessions, submission)
+            drawn = draw(
+                sessions,
+                lambda session: Candidate(
+                    session, self._pressure(session, submission), self._saved(session, submission, holders)
+                ),
+                self._rng,
+                holders,
+            )
             span.set_attribute(PRESSURES, [f"{one.replica.replica_id}={one.pressure:.4f}" for one in drawn])
             chosen, reservation_id = await self._reserve(drawn, submission)
             blocks = self._blocks(submission, chosen)
             span.set_attribute(names.REPLICA_ID, chosen.replica_id)
+            span.set_attribute(names.PREFIX_BLOCKS, holders.get(chosen.replica_id, 0))
             span.set_attribute(names.RESERVED_BLOCKS, blocks if reservation_id else 0)
             try:
                 return chosen.submit(replace(submission, reservation_id=reservation_id), blocks), reservation_id
@@ -114,6 +136,24 @@ class Placement:
         own = (session.own_blocks + blocks) / total if total else float(session.in_flight)
         reading = None if self._readings is None else self._readings.replicas.get(session.replica_id)
         return own if reading is None else max(own, forecast_pressure(reading, blocks))
+
+    async def _prefix_holders(self, sessions: list[ReplicaSession], submission: Submission) -> Mapping[str, int]:
+        """Blocks of the prompt that replicas have cached, by replica id, as far as the ledger knows."""
+        if self._readings is None or not self._options.prefix_weight or len(sessions) < 2:
+            return {}
+        sizes = Counter(session.info.block_size for session in sessions if session.info is not None)
+        if not sizes:
+            return {}
+        ((block_size, _),) = sizes.most_common(1)
+        return await self._readings.prefix_holders(
+            prefix_hashes(submission.prompt_token_ids, block_size, MOST_PREFIXES)
+        )
+
+    def _saved(self, session: ReplicaSession, submission: Submission, holders: Mapping[str, int]) -> float:
+        if session.info is None:
+            return 0.0
+        tokens = holders.get(session.replica_id, 0) * session.info.block_size
+        return self._options.prefix_weight * min(1.0, tokens / len(submission.prompt_token_ids))
 
     async def _reserve(
         self, drawn: list[Candidate[ReplicaSession]], submission: Submission

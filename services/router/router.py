@@ -117,7 +117,7 @@ class Router:
 
     def _build_call(self) -> GenerateCall:
         config, tracer = self._config, self._tracing.tracer
-        options = PlacementOptions(config.expected_output_tokens, config.retry_after_ms)
+        options = PlacementOptions(config.expected_output_tokens, config.retry_after_ms, config.prefix_weight)
         return GenerateCall(
             pool=self._pool,
             placement=Placement(self._pool, self._ledger, self._reservations, options, tracer),

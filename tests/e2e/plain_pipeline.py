@@ -40,7 +40,11 @@ def carry_out(
 class PlainPipeline:
     """The scheduler and ``stages`` steps in flight over a model that says token 7 to everything."""
 
-    def __init__(self, config: Any, stages: int, blocks: int) -> None:
+    def __init__(
+        self, config: Any, stages: int, blocks: int, hasher: Callable[[Request], list[Any]] | None = None
+    ) -> None:
+        """``hasher``: of blocks, for the prefix cache; None: there is none."""
+        self._hasher = hasher
         self.scheduler = build_scheduler(ForerunScheduler, config, blocks)
         self.stages = stages
         self.in_flight: deque[SchedulerOutput] = deque()
@@ -52,7 +56,10 @@ class PlainPipeline:
     def add(self, name: str, prompt_tokens: int, max_tokens: int, priority: int = 0, tenant: str = "") -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         prompt, headers = list(range(prompt_tokens)), {TENANT_HEADER: tenant}
-        self.scheduler.add_request(Request(name, prompt, sampling, None, priority=priority, trace_headers=headers))
+        request = Request(
+            name, prompt, sampling, None, priority=priority, block_hasher=self._hasher, trace_headers=headers
+        )
+        self.scheduler.add_request(request)
         self.tokens[name] = 0
 
     def turn(self) -> None:

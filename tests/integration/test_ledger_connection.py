@@ -110,7 +110,7 @@ async def test_a_cluster_node_is_refused_with_advice(tmp_path: Path) -> None:
         with running_writer(config) as writer:
             writer.publish(totals(100))
             async with running_view(config) as view:
-                assert "name a single Redis server" in view.reason
+                assert "write its address as redis+cluster://" in view.reason
                 assert f"127.0.0.1:{owner.port}" in view.reason
                 with pytest.raises(LedgerUnavailableError, match="node of a Redis Cluster"):
                     await view.reserve("r0", "x", 1)

@@ -1,7 +1,7 @@
 """Replicas, ledger and pool of a router's unit tests: scripted, in memory, no network."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
@@ -136,6 +136,11 @@ class FakeLedger:
     fails: bool = False
     held: dict[str, tuple[str, int]] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
+    prefixes: dict[str, int] = field(default_factory=dict)
+    """Blocks of any prompt that replicas have cached."""
+
+    async def prefix_holders(self, names: Sequence[str]) -> dict[str, int]:
+        return {replica_id: min(blocks, len(names)) for replica_id, blocks in self.prefixes.items()}
 
     async def reserve(self, replica_id: str, reservation_id: str, blocks: int) -> bool:
         self.asked.append((replica_id, blocks))
@@ -207,7 +212,8 @@ def build_call(
     admission = Admission(max_requests, 500)
     reservations = Reservations(ledger)
     tracer = tracer or trace.NoOpTracer()
-    placement = Placement(pool, ledger, reservations, PlacementOptions(32, 500), tracer)  # type: ignore[arg-type]
+    options = PlacementOptions(32, 500, prefix_weight=0.5)
+    placement = Placement(pool, ledger, reservations, options, tracer)  # type: ignore[arg-type]
     call = GenerateCall(
         pool=pool,  # type: ignore[arg-type]
         placement=placement,

@@ -1,32 +1,17 @@
 """Where the KV ledger is and how fast it notices what changed."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from services.common.config import ConfigModel
-
-_SCHEMES = ("redis", "rediss", "unix")
+from services.common.ledger.address import parse_address
 
 
 def _checked_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in _SCHEMES:
-        raise ValueError("must start with redis://, rediss:// (TLS) or unix://")
-    if parts.scheme == "unix" and not parts.path:
-        raise ValueError("names no socket; write unix:///path/to/redis.sock")
-    if parts.scheme != "unix" and not parts.hostname:
-        raise ValueError("names no host; write redis://host:port/database")
-    if parts.scheme != "unix" and not re.fullmatch(r"/?|/\d+", parts.path):
-        raise ValueError("ends in something else than the number of a database; write redis://host:port/0")
-    if parts.port == 0:  # a port that is no number raises here, with a message of its own
-        raise ValueError("names port 0, which is none")
-    # redis-py lets options in the URL override the caller's, which would undo time limits and TLS checks.
-    if extra := set(parse_qs(parts.query, keep_blank_values=True)) - {"db"}:
-        raise ValueError(f"takes no options but db, and has {', '.join(sorted(extra))}; use the fields beside url")
+    parse_address(value)
     return value
 
 
@@ -34,8 +19,10 @@ class LedgerConfig(ConfigModel):
     """The KV ledger in Redis. Every process of a fleet uses the same ``url`` and ``fleet``."""
 
     url: Annotated[str, AfterValidator(_checked_url)] | None = Field(default=None, repr=False)
-    """redis://, rediss:// or unix:// address of one Redis server; null: no ledger. Prefer ``password_file`` to a
-    password in the URL: configuration is passed between processes and may be logged by the engine."""
+    """redis://, rediss:// or unix:// address of one Redis server; redis+sentinel://host:port,host:port/PRIMARY of one
+    that Sentinels watch; redis+cluster://host:port,host:port of a cluster (rediss+ for TLS); null: no ledger. Prefer
+    ``password_file`` to a password in the URL: configuration is passed between processes and may be logged by the
+    engine."""
     username: str | None = None
     """Redis ACL user; null: the one in the URL, or Redis' default user."""
     password_file: Path | None = None
@@ -60,6 +47,12 @@ class LedgerConfig(ConfigModel):
     command_timeout_s: float = Field(default=0.5, ge=0.02, le=30.0)
     """Longest wait for an answer of Redis, in seconds; also the longest that a reservation may delay a request."""
 
+    prefix_blocks: int = Field(default=16384, ge=0)
+    """KV blocks of cached prompts that a replica names in the index, the newest ones; 0: none. Routers send a request
+    where its prompt's beginning is cached. About 150 bytes of Redis' memory each."""
+    prefix_life_s: float = Field(default=1800.0, ge=1.0)
+    """Seconds after which the names of a replica that is gone leave the index."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.flush_interval_s > self.lease_s / 3:
@@ -70,7 +63,7 @@ class LedgerConfig(ConfigModel):
             raise ValueError("tls_ca_file needs a rediss:// url")
         if self.tls_cert_file and not self.uses_tls:
             raise ValueError("tls_cert_file needs a rediss:// url")
-        if self.password_file and self.url and urlsplit(self.url).password:
+        if self.password_file and self.url and parse_address(self.url).password:
             raise ValueError("password_file and a password in url: keep the file only")
         return self
 
@@ -82,7 +75,7 @@ class LedgerConfig(ConfigModel):
     @property
     def uses_tls(self) -> bool:
         """Whether connections to Redis are encrypted."""
-        return self.url is not None and urlsplit(self.url).scheme == "rediss"
+        return self.url is not None and parse_address(self.url).tls
 
     @property
     def lease_ms(self) -> int:

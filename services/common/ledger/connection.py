@@ -2,12 +2,17 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from redis import ConnectionPool, Redis
+from redis import ConnectionPool, Redis, RedisCluster, Sentinel
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio import Redis as AsyncRedis
-from redis.backoff import EqualJitterBackoff
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.asyncio import Sentinel as AsyncSentinel
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import EqualJitterBackoff, NoBackoff
+from redis.cluster import ClusterNode
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
@@ -18,29 +23,59 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
 )
 from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
 
+from services.common.ledger.address import RedisAddress, parse_address
 from services.common.ledger.config import LedgerConfig
 
-LEDGER_ERRORS = (RedisError, OSError)
+LEDGER_ERRORS = (RedisError, RedisClusterException, OSError)
 """What a call to Redis may raise while Redis is away, refuses, or is not what it should be."""
 
+AnyRedis: TypeAlias = Redis | RedisCluster
+AnyAsyncRedis: TypeAlias = AsyncRedis | AsyncRedisCluster
 
-def connect(config: LedgerConfig) -> Redis:
-    """A blocking client with one connection; connects at its first command."""
+
+def connect(config: LedgerConfig) -> AnyRedis:
+    """A blocking client with one connection. One of a cluster asks for its nodes at once, and raises
+    ``LEDGER_ERRORS``; others connect at their first command."""
     url = _require_url(config)
-    return Redis.from_pool(ConnectionPool.from_url(url, max_connections=1, **_options(config, url)))
+    address, options = parse_address(url), _options(config)
+    if address.kind == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
+        return RedisCluster(startup_nodes=nodes, **_cluster_options(options, address))
+    if address.kind == "sentinel":
+        never = {"retry": Retry(NoBackoff(), 0)}
+        sentinel_options = _sentinel_options(options, address) | never
+        primary = _primary_options(options, address) | never
+        sentinel = Sentinel(address.hosts, sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
+        client: Redis = sentinel.master_for(address.service, **primary, max_connections=1)  # type: ignore[no-untyped-call]
+        return client
+    return Redis.from_pool(ConnectionPool.from_url(url, max_connections=1, **options))
 
 
-def connect_async(config: LedgerConfig, max_connections: int) -> AsyncRedis:
+def connect_async(config: LedgerConfig, max_connections: int) -> AnyAsyncRedis:
     """An asyncio client; connects at its first command. The caller limits the time of its calls."""
     url = _require_url(config)
-    options = _options(config, url)
+    address, options = parse_address(url), _options(config)
     # With a limit of its own redis-py sends through asyncio.wait_for, which in Python 3.11 may swallow the caller's
     # cancellation: a task that reserves would then run on after its request was cancelled.
     options["socket_timeout"] = None
+    if address.kind == "cluster":
+        nodes = [AsyncClusterNode(host, port) for host, port in address.hosts]
+        extra = _cluster_options(options, address) | {"retry": AsyncRetry(NoBackoff(), 1)}
+        return AsyncRedisCluster(startup_nodes=nodes, max_connections=max_connections, **extra)
+    if address.kind == "sentinel":
+        # A Sentinel that hangs must not: nobody else limits how long it is waited for.
+        never = {"retry": AsyncRetry(NoBackoff(), 0)}
+        sentinel_options = _sentinel_options(options, address) | {"socket_timeout": config.command_timeout_s} | never
+        sentinel = AsyncSentinel(address.hosts, sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
+        primary = _primary_options(options, address) | never
+        client: AsyncRedis = sentinel.master_for(address.service, **primary, max_connections=max_connections)
+        return client
     pool = AsyncConnectionPool.from_url(url, max_connections=max_connections, **options)
     return AsyncRedis.from_pool(pool)
 
@@ -76,7 +111,7 @@ _ADVICE: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     # MovedError is an AskError.
     (
         (AskError, ClusterDownError, ClusterCrossSlotError),
-        "this is a node of a Redis Cluster, which the ledger does not speak; name a single Redis server",
+        "this is a node of a Redis Cluster; write its address as redis+cluster://host:port",
     ),
     ((AuthenticationError,), "Redis refuses the user or password; check username and password_file"),
     ((NoPermissionError,), "the Redis user may not do this; docs/ledger.md lists the rights it needs"),
@@ -93,7 +128,8 @@ def _require_url(config: LedgerConfig) -> str:
     return config.url
 
 
-def _options(config: LedgerConfig, url: str) -> dict[str, Any]:
+def _options(config: LedgerConfig) -> dict[str, Any]:
+    """Of every connection to a server that holds data."""
     options: dict[str, Any] = {
         "socket_timeout": config.command_timeout_s,
         "socket_connect_timeout": config.connect_timeout_s,
@@ -108,13 +144,35 @@ def _options(config: LedgerConfig, url: str) -> dict[str, Any]:
         options["credential_provider"] = _PasswordFile(config.password_file, config.username)
     elif config.username is not None:
         options["username"] = config.username
-    if not url.startswith("unix:"):
+    if not _require_url(config).startswith("unix:"):
         options["socket_keepalive"] = True
     if config.uses_tls:
         options["ssl_ca_certs"] = _path(config.tls_ca_file)
         options["ssl_certfile"] = _path(config.tls_cert_file)
         options["ssl_keyfile"] = _path(config.tls_key_file)
     return options
+
+
+def _in_url(address: RedisAddress) -> dict[str, Any]:
+    """What redis-py itself would read of a single server's URL."""
+    named = {"username": address.username, "password": address.password}
+    return {"ssl": address.tls} | {name: value for name, value in named.items() if value is not None}
+
+
+def _cluster_options(options: dict[str, Any], address: RedisAddress) -> dict[str, Any]:
+    """Once is enough to follow a node's "moved"; whoever calls tries again."""
+    return options | _in_url(address) | {"retry": Retry(NoBackoff(), 1)}
+
+
+def _primary_options(options: dict[str, Any], address: RedisAddress) -> dict[str, Any]:
+    return options | _in_url(address) | {"db": address.database}
+
+
+def _sentinel_options(options: dict[str, Any], address: RedisAddress) -> dict[str, Any]:
+    """Of connections to Sentinels, which have passwords of their own, if any."""
+    names = ("socket_timeout", "socket_connect_timeout", "protocol", "driver_info", "maint_notifications_config")
+    tls = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+    return {name: options[name] for name in (*names, *tls) if name in options} | {"ssl": address.tls}
 
 
 def _path(path: Path | None) -> str | None:

@@ -16,6 +16,8 @@ class WriterMetrics:
             ["result"],
             registry=registry,
         )
+        for result in ("written", "failed", "fenced"):
+            self.writes.labels(result)
         self.rebuilds = Counter(
             "forerun_ledger_rebuilds", "Writes of the whole entry: at start and after Redis lost it", registry=registry
         )
@@ -38,9 +40,21 @@ class ViewMetrics:
         self.refreshed_at = Gauge(
             "forerun_ledger_view_refreshed_timestamp_seconds", "Unix time of the last reading", registry=registry
         )
+        self.lookups = Counter(
+            "forerun_ledger_prefix_lookups",
+            "Prompts looked for in the index of cached prefixes, by result: found, unknown, unavailable",
+            ["result"],
+            registry=registry,
+        )
         self.reservations = Counter(
             "forerun_ledger_reservations",
             "Reservations asked for, by result: granted, refused, unavailable",
             ["result"],
             registry=registry,
         )
+        for counter, results in (
+            (self.lookups, ("found", "unknown", "unavailable")),
+            (self.reservations, ("granted", "refused", "unavailable")),
+        ):
+            for result in results:
+                counter.labels(result)

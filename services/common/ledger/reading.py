@@ -9,11 +9,9 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 
-from redis.asyncio import Redis as AsyncRedis
-
 from services.common.ledger import scripts
 from services.common.ledger.config import LedgerConfig
-from services.common.ledger.connection import LEDGER_ERRORS, connect_async, explain
+from services.common.ledger.connection import LEDGER_ERRORS, AnyAsyncRedis, connect_async, explain
 from services.common.ledger.schema import FleetKeys
 from services.common.ledger.types import LedgerReplica, LedgerRow, LedgerUnavailableError, Reservation
 
@@ -23,7 +21,7 @@ _log = logging.getLogger(__name__)
 class LedgerReader:
     """Reads all replicas of a fleet in one round trip."""
 
-    def __init__(self, client: AsyncRedis, fleet: str) -> None:
+    def __init__(self, client: AnyAsyncRedis, fleet: str) -> None:
         self._keys = FleetKeys(fleet)
         self._script = client.register_script(scripts.load_read())
 

@@ -11,10 +11,9 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
-from redis import Redis
-
 from services.common.ledger import scripts
 from services.common.ledger.config import LedgerConfig
+from services.common.ledger.connection import AnyRedis
 from services.common.ledger.schema import FENCE_LEASES, FleetKeys
 from services.common.ledger.types import EngineState
 
@@ -41,7 +40,7 @@ class ReplicaEntry:
 
     def __init__(
         self,
-        client: Redis,
+        client: AnyRedis,
         config: LedgerConfig,
         replica_id: str,
         address: str,

@@ -49,6 +49,10 @@ class FleetKeys:
         """The sorted set of live replicas."""
         return f"{self.prefix}replicas"
 
+    def prefix_of(self, name: str) -> str:
+        """Hash: replica id to the generation that has this prefix cached."""
+        return f"{self.prefix}prefix:{name}"
+
     def replica(self, replica_id: str) -> ReplicaKeys:
         """The keys about one replica."""
         return ReplicaKeys(

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,12 @@ _log = logging.getLogger(__name__)
 _MAX_CALLS_IN_FLIGHT = 32
 """Reservation calls sent to Redis at once; more wait their turn here, within the command timeout."""
 
+MOST_HOLDERS = 8
+"""Replicas that a look-up of prefixes answers with."""
+
+CROWD = 64
+"""A prefix that more replicas have says nothing of where to go."""
+
 _MAX_REMEMBERED = 65536
 """Reservations whose replica is remembered for ``release``."""
 
@@ -39,6 +45,7 @@ class _Redis:
         self.client = connect_async(config, _MAX_CALLS_IN_FLIGHT + 1)
         self.reader = LedgerReader(self.client, config.fleet)
         self.scripts = {name: self.client.register_script(scripts.load(name)) for name in ("reserve", "release")}
+        self.scripts["prefix_find"] = self.client.register_script(scripts.load_find())
 
 
 class LedgerView:
@@ -154,6 +161,34 @@ class LedgerView:
         self._metrics.reservations.labels(verdict.lower()).inc()
         return granted
 
+    async def prefix_holders(self, names: Sequence[str]) -> dict[str, int]:
+        """Live replicas that have the longest prefixes of a prompt cached; never raises.
+
+        Args:
+            names: of its prefixes of 1, 2, ... blocks (``services/common/prefix_hash.py``).
+
+        Returns:
+            Blocks by replica id, of at most ``MOST_HOLDERS`` replicas; empty where nothing is known.
+        """
+        if not names:
+            return {}
+        try:
+            keys = [self._keys.prefix_of(name) for name in names]
+            found = await self._run("prefix_find", keys, [MOST_HOLDERS, CROWD])
+        except LedgerUnavailableError as error:
+            _log.debug("ledger: prefixes are not known: %s", error)
+            self._metrics.lookups.labels("unavailable").inc()
+            return {}
+        known = self._replicas
+        holders = {
+            replica_id: int(blocks)
+            for replica_id, generation, blocks in found
+            # A replica that started anew has nothing cached of what its earlier self had.
+            if replica_id in known and generation == str(known[replica_id].generation)
+        }
+        self._metrics.lookups.labels("found" if holders else "unknown").inc()
+        return holders
+
     async def release(self, reservation_id: str) -> None:
         """Gives a reservation back, if it is still there. Never raises; what cannot be told now ends by its lease."""
         replica_id = self._open.pop(reservation_id, None)
@@ -177,6 +212,9 @@ class LedgerView:
             self._replicas = {**self._replicas, replica_id: replace(seen, free=free, reserved=reserved)}
 
     async def _call(self, script: str, replica_id: str, args: list[Any]) -> Any:
+        return await self._run(script, self._keys.replica(replica_id).as_list(), args)
+
+    async def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
         redis = self._redis
         if redis is None or not self.reachable:
             # Known to be away: answer at once, the next reading finds out when it is back.
@@ -188,7 +226,7 @@ class LedgerView:
             raise LedgerUnavailableError(f"{_MAX_CALLS_IN_FLIGHT} calls to the ledger are in flight already") from error
         try:
             async with asyncio.timeout(self._config.command_timeout_s):
-                return await redis.scripts[script](keys=self._keys.replica(replica_id).as_list(), args=args)
+                return await redis.scripts[script](keys=keys, args=args)
         except LEDGER_ERRORS as error:
             # Redis that refuses is there; one that says nothing may be gone, and the next caller shall not wait too.
             if not isinstance(error, ResponseError):

@@ -7,16 +7,18 @@ go on for ever.
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry
 
 from services.common.ledger.config import LedgerConfig
-from services.common.ledger.connection import LEDGER_ERRORS, Backoff, connect, explain
+from services.common.ledger.connection import LEDGER_ERRORS, AnyRedis, Backoff, connect, explain
 from services.common.ledger.metrics import WriterMetrics
 from services.common.ledger.outage import Outage
 from services.common.ledger.replica_entry import GenerationFencedError, ReplicaEntry
+from services.common.ledger.replica_prefixes import ReplicaPrefixes
 from services.common.ledger.types import EngineState, ReplicaTotals
 
 _log = logging.getLogger(__name__)
@@ -25,6 +27,15 @@ _MAX_HEARTBEAT_S = 1.0
 """An idle replica finds out within this time, in seconds, that Redis lost its entry."""
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Pen:
+    """A connection and what writes through it."""
+
+    client: AnyRedis
+    entry: ReplicaEntry
+    prefixes: ReplicaPrefixes
 
 
 class LedgerWriter:
@@ -60,6 +71,10 @@ class LedgerWriter:
         """Reservations ended since the last ``publish``: the state in the slot knows nothing of them yet."""
         self._settled: list[str] = []
         """Reservations that the state in the slot accounts for, not handed to the entry yet."""
+        self._prefixes: dict[str, bool] = {}
+        """Prefixes that came into the cache (True) or left it since the last write."""
+        self._pen: _Pen | None = None
+        """Made at the first write, by the thread."""
         self._fenced = False
         self._heartbeat_s = min(config.lease_s / 3, _MAX_HEARTBEAT_S)
         self._idle_wait_s = max(0.0, self._heartbeat_s - config.flush_interval_s)
@@ -100,6 +115,15 @@ class LedgerWriter:
             self._ended.clear()
         self._wake.set()
 
+    def prefixes(self, stored: Iterable[str], removed: Iterable[str]) -> None:
+        """Prefixes came into the replica's cache or left it, by name; see ``services/common/prefix_hash.py``."""
+        if self._thread is None:
+            return
+        with self._lock:
+            self._prefixes.update(dict.fromkeys(stored, True))
+            self._prefixes.update(dict.fromkeys(removed, False))
+        # No wake-up: they go with the step's state, or with the next heartbeat.
+
     def admitted(self, reservation_id: str) -> None:
         """The request of this reservation holds blocks from the next ``publish`` on; empty ids are ignored."""
         self._end(reservation_id)
@@ -122,32 +146,31 @@ class LedgerWriter:
 
     def _run(self) -> None:
         backoff = Backoff()
-        with connect(self._config) as client:
-            entry = ReplicaEntry(client, self._config, self._replica_id, self._address, self._generation)
-            while not self._stopping.is_set():
-                self._wake.wait(self._idle_wait_s)
-                self._wake.clear()
-                if self._stopping.is_set():
-                    break
-                if self._flush(entry):
-                    backoff.succeeded()
-                    self._stopping.wait(self._config.flush_interval_s)
-                else:
-                    self._stopping.wait(self._heartbeat_s if self._fenced else backoff.failed())
+        while not self._stopping.is_set():
+            self._wake.wait(self._idle_wait_s)
+            self._wake.clear()
+            if self._stopping.is_set():
+                break
+            if self._flush():
+                backoff.succeeded()
+                self._stopping.wait(self._config.flush_interval_s)
+                if self._pen is not None and self._pen.prefixes.is_behind:
                     self._wake.set()
+            else:
+                self._stopping.wait(self._heartbeat_s if self._fenced else backoff.failed())
+                self._wake.set()
+        if self._pen is not None:
             if self._outage.reachable:
-                self._retire(entry)
+                self._retire(self._pen.entry)
+            self._pen.client.close()
 
-    def _flush(self, entry: ReplicaEntry) -> bool:
+    def _flush(self) -> bool:
         """Writes the newest state; false: it did not arrive, and the next call writes it or a newer one."""
-        with self._lock:
-            state, settled = self._state, self._settled
-            self._settled = []
-        if state is None:
+        if self._state is None:
             return True
         try:
             with self._metrics.write_seconds.time():
-                whole = entry.write(state, settled)
+                whole = self._write()
         except GenerationFencedError as error:
             self._tell_fenced(error)
             return False
@@ -163,6 +186,34 @@ class LedgerWriter:
         self._metrics.writes.labels("written").inc()
         self._metrics.rebuilds.inc(whole)
         return True
+
+    def _write(self) -> bool:
+        """The entry, then the prefixes. Whether the entry was written whole."""
+        if self._pen is None:
+            self._pen = self._connect()
+        pen = self._pen
+        with self._lock:
+            state, settled, changed = self._state, self._settled, self._prefixes
+            self._settled, self._prefixes = [], {}
+        if state is None:
+            return False
+        pen.prefixes.change(
+            [name for name, is_there in changed.items() if is_there],
+            [name for name, is_there in changed.items() if not is_there],
+        )
+        whole = pen.entry.write(state, settled)
+        if whole:
+            pen.prefixes.lost()
+        pen.prefixes.write()
+        return whole
+
+    def _connect(self) -> "_Pen":
+        client, identity = connect(self._config), (self._replica_id, self._generation)
+        return _Pen(
+            client,
+            ReplicaEntry(client, self._config, identity[0], self._address, identity[1]),
+            ReplicaPrefixes(client, self._config, *identity),
+        )
 
     def _failed(self, reason: str) -> None:
         self._outage.failed(reason)

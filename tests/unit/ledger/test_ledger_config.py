@@ -29,6 +29,8 @@ def test_without_url_there_is_no_ledger() -> None:
         ({"url": "redis://h/0", "tls_cert_file": "/c.pem", "tls_key_file": "/k.pem"}, "needs a rediss:// url"),
         ({"url": "rediss://h/0", "tls_cert_file": "/c.pem"}, "belong together"),
         ({"url": "redis://:secret@h/0", "password_file": "/p"}, "keep the file only"),
+        ({"url": "redis+sentinel://h/0", "tls_ca_file": "/ca.pem"}, "needs a rediss:// url"),
+        ({"url": "redis+sentinel://:secret@h/0", "password_file": "/p"}, "keep the file only"),
         ({"url": "redis://h/0", "lease_s": float("nan")}, "finite number"),
         ({"url": "redis://h/0", "retries": 3}, "Extra inputs are not permitted"),
     ],
@@ -42,6 +44,7 @@ def test_messages_do_not_show_the_password() -> None:
     config = LedgerConfig(url="rediss://user:secret@redis.example:6380/2", tls_ca_file=Path("/ca.pem"))
     assert "secret" not in repr(config)
     assert config.place == "rediss://redis.example:6380/2"
+    assert LedgerConfig(url="redis+sentinel://u:secret@a:1,b:2/p").place == "redis+sentinel://a:1,b:2/p"
 
 
 def test_survives_the_way_through_json() -> None:

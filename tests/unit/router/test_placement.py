@@ -12,7 +12,7 @@ from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
 from services.common.types import ReplicaState, SamplingOptions, Submission
 from services.router.kv_estimate import blocks_needed
-from services.router.picker import draw_two
+from services.router.picker import Candidate, draw
 from tests.support.router_fakes import (
     FakeLedger,
     FakePool,
@@ -116,13 +116,44 @@ async def test_a_replica_that_leaves_meanwhile_gives_its_reservation_back() -> N
     assert ledger.held == {}
 
 
-@given(st.lists(st.floats(0, 2), min_size=1, max_size=6), st.integers())
-def test_two_draws_are_distinct_and_the_better_is_first(pressures: list[float], seed: int) -> None:
+@given(st.lists(st.floats(0, 2), min_size=1, max_size=6), st.integers(), st.sets(st.integers(0, 8)))
+def test_draws_are_distinct_with_all_holders_and_the_best_is_first(
+    pressures: list[float], seed: int, holding: set[int]
+) -> None:
     sessions = {FakeSession(f"r{number}"): pressure for number, pressure in enumerate(pressures)}
-    drawn = draw_two(list(sessions), sessions.__getitem__, random.Random(seed))
-    assert len(drawn) == min(2, len(sessions))
-    assert len({candidate.replica.replica_id for candidate in drawn}) == len(drawn)
+    holders = {f"r{number}" for number in holding}
+
+    def assess(session: FakeSession) -> Candidate[FakeSession]:
+        return Candidate(session, sessions[session], 0.3 if session.replica_id in holders else 0.0)
+
+    drawn = draw(list(sessions), assess, random.Random(seed), holders)
+    names = [candidate.replica.replica_id for candidate in drawn]
+    there = holders & {session.replica_id for session in sessions}
+    assert there <= set(names)
+    assert min(2, len(sessions)) <= len(names) <= 2 + len(there)
+    assert len(set(names)) == len(names)
     assert drawn == sorted(drawn, key=lambda candidate: candidate.rank)
+
+
+async def test_a_cached_prompt_draws_its_request_unless_the_replica_is_much_fuller() -> None:
+    prompt = Submission("x", tuple(range(160)), SamplingOptions(max_tokens=16))
+    for held, expected in ((10, "cached"), (40, "cached"), (60, "idle")):
+        readings = {"cached": ledger_replica("cached", held=held), "idle": ledger_replica("idle")}
+        # Nine of the ten blocks: the last token is always computed.
+        ledger = FakeLedger(replicas=readings, prefixes={"cached": 9})
+        pool = FakePool(FakeSession("idle"), FakeSession("cached"))
+        placement = build_call(pool, ledger).placement
+        submitted, _ = await placement.place(prompt, "tiny", (), trace.INVALID_SPAN)
+        assert submitted.replica_id == expected, held
+
+
+async def test_one_with_the_prompt_is_found_among_many_and_one_without_a_place_is_not() -> None:
+    pool = FakePool(*(FakeSession(f"r{number}") for number in range(50)))
+    ledger = FakeLedger(prefixes={"r33": 1, "gone": 1})
+    for _ in range(5):
+        assert (await place(pool, ledger)).replica_id == "r33"
+    pool.sessions["r33"].has_slot = False
+    assert (await place(pool, ledger)).replica_id != "r33"
 
 
 @pytest.mark.parametrize(
