@@ -18,16 +18,25 @@ from benchmarks.lookahead.calibration import StepTimes, calibrate
 from benchmarks.lookahead.forecasts import ForecastRatios
 from benchmarks.lookahead.workload import Arrival, Run, arrivals, crowd, serve
 from benchmarks.questions import chat_prompts
+from benchmarks.related import related_figures
 from benchmarks.report import Figure, print_figures, write_report
 from benchmarks.sp.systems import ForerunSystem
 from benchmarks.systems import fast_dtype, forerun_config, model_folder
 from services.cli.units import UnitKind
 
 NAME = "lookahead"
-AGGRESSIVE, LOOKAHEAD = "aggressive", "lookahead"
-POLICIES = (AGGRESSIVE, "reserve-full", LOOKAHEAD)
+AGGRESSIVE, LOOKAHEAD, BY_AGE = "aggressive", "lookahead", "lookahead_by_age"
+POLICIES = (AGGRESSIVE, "reserve-full", BY_AGE, LOOKAHEAD)
+"""``BY_AGE`` looks ahead without the predictor."""
 AMPLE = {f"{policy}_ample": policy for policy in (AGGRESSIVE, LOOKAHEAD)}
 BLOCK_SIZE = 32
+RELATED = {
+    "predictor": ("predictor_precision_min", "predictor_recall_mean", "predictor_ms_64"),
+    "simulator": ("simulator_error",),
+    "router-scale": ("router_decision_ms_1000_replicas",),
+    "prefix-routing": ("prefix_hits_vs_one_replica",),
+}
+"""Measured elsewhere."""
 AMPLE_KV_BYTES = 768 << 20
 _DELAY = "forerun_admission_delay_seconds"
 WARM_UP, WARM_UP_TOKENS = 6, 8
@@ -80,10 +89,10 @@ class Measurements:
         pairs = zip(self.runs[name], self.runs[other], strict=True)
         return [getattr(mine, figure) / getattr(theirs, figure) for mine, theirs in pairs]
 
-    def cut(self, counts: dict[str, list[float]]) -> list[float]:
+    def cut(self, counts: dict[str, list[float]], name: str = LOOKAHEAD) -> list[float]:
         """What looking ahead saves of what vLLM's policy has, over all rounds; none where there was nothing."""
-        before, after = sum(counts.get(AGGRESSIVE, ())), sum(counts.get(LOOKAHEAD, ()))
-        return [1 - after / before] if before else []
+        before, after = sum(counts.get(AGGRESSIVE, ())), sum(counts.get(name, ()))
+        return [1 - after / before] if before and name in counts else []
 
     def figures(self, max_delay_s: float) -> dict[str, Figure]:
         """Gains first, then what they are made of."""
@@ -92,6 +101,8 @@ class Measurements:
             "discarded_tokens_cut": (self.cut(self.discarded), "ratio"),
             "throughput_ratio": (self.ratio("tokens_per_s", LOOKAHEAD, AGGRESSIVE), "ratio"),
             "normalized_latency_ratio": (self.ratio("normalized_ms", LOOKAHEAD, AGGRESSIVE), "ratio"),
+            "by_age_preemption_cut": (self.cut(self.preemptions, BY_AGE), "ratio"),
+            "by_age_throughput_ratio": (self.ratio("tokens_per_s", BY_AGE, AGGRESSIVE), "ratio"),
             "ample_throughput_ratio": (self.ratio("tokens_per_s", *reversed(AMPLE)), "ratio"),
             "ample_normalized_latency_ratio": (self.ratio("normalized_ms", *reversed(AMPLE)), "ratio"),
             **self._forecast_figures(),
@@ -109,12 +120,15 @@ class Measurements:
         return {name: Figure.of(values, unit) for name, (values, unit) in wanted.items() if values}
 
     def _forecast_figures(self) -> dict[str, tuple[list[float], str]]:
-        checked = [ratios for ratios in self.forecasts.get(LOOKAHEAD, ()) if ratios.count]
-        return {
-            "forecast_peak_error": ([abs(ratios.median() - 1) for ratios in checked], "ratio"),
-            "forecast_peak_ratio": ([ratios.median() for ratios in checked], "ratio"),
-            "forecast_under_estimated": ([ratios.share_up_to(1.0) for ratios in checked], "ratio"),
-        }
+        figures = {}
+        for name, prefix in ((LOOKAHEAD, ""), (BY_AGE, "by_age_")):
+            checked = [ratios for ratios in self.forecasts.get(name, ()) if ratios.count]
+            figures |= {
+                f"{prefix}forecast_peak_error": ([abs(ratios.median() - 1) for ratios in checked], "ratio"),
+                f"{prefix}forecast_peak_ratio": ([ratios.median() for ratios in checked], "ratio"),
+                f"{prefix}forecast_under_estimated": ([ratios.share_up_to(1.0) for ratios in checked], "ratio"),
+            }
+        return figures
 
 
 def main() -> None:
@@ -149,10 +163,11 @@ async def _run(options: argparse.Namespace, measurements: Measurements) -> None:
 
 
 def _report(measurements: Measurements, options: argparse.Namespace) -> None:
-    figures = measurements.figures(options.max_delay)
+    related, origins = related_figures(RELATED)
+    figures = measurements.figures(options.max_delay) | related
     print_figures(figures)
     if not options.no_report:
-        details = {"options": _plain(options)} | measurements.details()
+        details = {"options": _plain(options), "related": origins} | measurements.details()
         write_report(NAME, figures, (Path(__file__).parent / "page.md").read_text(), details)
 
 
@@ -168,7 +183,12 @@ def _system(model: Path, policy: str, kv_bytes: int, options: argparse.Namespace
         block_size=BLOCK_SIZE,
         enable_prefix_caching=False,
     )
-    config["replicas"][0]["admission"] = {"policy": policy, "max_delay_s": options.max_delay}
+    config["replicas"][0]["admission"] = {
+        "policy": LOOKAHEAD if policy == BY_AGE else policy,
+        "max_delay_s": options.max_delay,
+    }
+    if policy == LOOKAHEAD:
+        config["predictor"] = {"models": [str(options.predictor)]}
     return ForerunSystem(config)
 
 
@@ -184,6 +204,9 @@ def _plain(options: argparse.Namespace) -> dict[str, object]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lookahead", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name, path or Hugging Face id")
+    parser.add_argument(
+        "--predictor", type=Path, default=Path("models/smollm2-135m/predictor-15"), help="what lookahead predicts with"
+    )
     parser.add_argument("--dtype", default=fast_dtype(), help="precision of all systems")
     parser.add_argument("--systems", nargs="+", default=[*POLICIES, *AMPLE], choices=[*POLICIES, *AMPLE])
     parser.add_argument("--kv-mib", type=int, default=80, help="KV memory of the pool that is too small, in MiB")

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from benchmarks.report import REPORTS, print_figures, write_report
 from benchmarks.sp.benchmark import SYSTEMS, Benchmark, Options
 from benchmarks.sp.findings import Findings
-from benchmarks.sp.related import related_figures
+from benchmarks.sp.related import figures_of_speculation
 from benchmarks.sp.systems import read_adapter
 from benchmarks.systems import fast_dtype, model_folder
 from services.common.errors import ConfigError
@@ -54,7 +54,7 @@ async def _run(benchmark: Benchmark, parts: list[str], adapter: Path, findings: 
 
 
 def _report(findings: Findings, adapter: Path, *, write: bool) -> None:
-    related, origins = related_figures(adapter)
+    related, origins = figures_of_speculation(adapter)
     figures = findings.figures() | related
     print_figures(figures)
     if write:

@@ -21,8 +21,11 @@ from services.common.config import ConfigModel, ServerConfig, TelemetryConfig
 from services.common.config_yaml import Location, YamlDocument
 from services.common.errors import ConfigError
 from services.common.ledger.config import LedgerConfig
+from services.predictor.config import PredictorConfig
+from services.predictor.model_config import RemainingLengthConfig
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.lookahead.config import PredictorLink
 from services.workers.config import StageConfig
 
 M = TypeVar("M", bound=ConfigModel)
@@ -77,6 +80,7 @@ class _Planner:
 
     def plan(self) -> LaunchPlan:
         ledger = self._ledger()
+        self._predictor_link = self._predictor()
         replicas = self._replicas(ledger)
         router = self._router(ledger, replicas)
         telemetry = self._telemetry
@@ -114,6 +118,17 @@ class _Planner:
         self._files[password_file] = password + "\n"
         self._units.append(redis_unit(find_redis_server(config.redis.executable), config_file, address))
         return ledger_of(config.ledger, address, password_file)
+
+    def _predictor(self) -> PredictorLink | None:
+        """Plans the sidecar; returns how stages reach it."""
+        section = self._config.predictor
+        if section is None:
+            return None
+        server = self._server(section.server)
+        fields = section.model_dump() | {"server": server, "telemetry": self._telemetry}
+        config = self._build(PredictorConfig, fields, ("predictor",))
+        self._add("predictor", UnitKind.PREDICTOR, "services.predictor", config, server)
+        return PredictorLink(address=server.listen, layer=RemainingLengthConfig.read(config.models[0]).layer)
 
     def _replicas(self, ledger: LedgerConfig) -> dict[str, str]:
         """Plans every replica; returns the scheduler's address by replica id."""
@@ -161,6 +176,7 @@ class _Planner:
             "served_model_names": list(self._config.model_names),
             "stages": stages,
             "stage_tls": self._client_tls,
+            "predictor": replica.predictor or (self._predictor_link if replica.looks_ahead else None),
             "ledger": ledger,
             "telemetry": self._telemetry,
         }

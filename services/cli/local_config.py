@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from services.cli.config_section import section_of
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig, TlsConfig
 from services.common.ledger.config import LedgerConfig
+from services.predictor.config import PredictorConfig
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.workers.config import StageConfig
@@ -16,13 +17,16 @@ SUPERVISED_ROUTER_FIELDS = ("replicas", "replica_tls", "ledger", "telemetry", "m
 SUPERVISED_SCHEDULER_FIELDS = (
     "advertise", "model", "served_model_names", "stages", "stage_tls", "rendezvous", "ledger", "telemetry",
 )  # fmt: skip
+SUPERVISED_PREDICTOR_FIELDS = ("telemetry",)
 SUPERVISED_STAGE_FIELDS = ("server", "telemetry", "cores", "device", "peer_tls")
 
 if TYPE_CHECKING:
+    from services.predictor.config import PredictorConfig as PredictorFields
     from services.router.config import RouterConfig as RouterFields
     from services.scheduler.config import SchedulerConfig as SchedulerFields
     from services.workers.config import StageConfig as StageFields
 else:
+    PredictorFields = section_of(PredictorConfig, "PredictorFields", without=SUPERVISED_PREDICTOR_FIELDS)
     RouterFields = section_of(RouterConfig, "RouterFields", without=SUPERVISED_ROUTER_FIELDS)
     SchedulerFields = section_of(SchedulerConfig, "SchedulerFields", without=SUPERVISED_SCHEDULER_FIELDS)
     StageFields = section_of(StageConfig, "StageFields", without=SUPERVISED_STAGE_FIELDS)
@@ -48,6 +52,11 @@ class RouterSection(RouterFields):
     """host:port of the OpenAI-compatible HTTP edge, port 0 takes a free one. Null: no HTTP."""
 
 
+class PredictorSection(PredictorFields):
+    """The sidecar that predicts how many tokens running answers still have, for replicas with ``admission.policy:
+    lookahead`` that name no other; further fields as in services/predictor/config.py."""
+
+
 class ReplicaSection(SchedulerFields):
     """One replica: its scheduler and its stages; further fields as in services/scheduler/config.py."""
 
@@ -68,6 +77,11 @@ class ReplicaSection(SchedulerFields):
     def stage_processes(self) -> int:
         """Stage processes of this replica; the fake engine has none."""
         return 0 if self.engine == "fake" else self.pipeline_stages * self.tensor_parallel
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether its forecast can use a predictor."""
+        return self.admission.policy == "lookahead"
 
     @model_validator(mode="after")
     def _check_processes(self) -> Self:
@@ -100,6 +114,8 @@ class LocalConfig(ConfigModel):
     """The public edge."""
     replicas: list[ReplicaSection] = Field(default_factory=lambda: [ReplicaSection()], min_length=1)
     """The copies of the model."""
+    predictor: PredictorSection | None = None
+    """Null: replicas know how long answers go on by those that have ended alone."""
     redis: RedisSection = RedisSection()
     """The Redis server that ``forerun up`` starts."""
     ledger: LedgerConfig = LedgerConfig()
@@ -111,7 +127,7 @@ class LocalConfig(ConfigModel):
     restart: Literal["never", "replica"] = "never"
     """What follows when a process dies, always with a message. never: its replica is shut down, and ``forerun up``
     ends when no replica is left. replica: the replica's processes, or Redis, are started afresh, at most
-    ``max_restarts`` times each. The router's death ends ``forerun up`` either way."""
+    ``max_restarts`` times each, as is the predictor. The router's death ends ``forerun up`` either way."""
     max_restarts: int = Field(default=5, ge=0)
     """Fresh starts of one replica, or of Redis, before its death counts as with ``never``."""
     start_timeout_s: float = Field(default=300.0, gt=0)

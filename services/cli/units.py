@@ -16,6 +16,7 @@ class UnitKind(StrEnum):
     STAGE = "stage"
     SCHEDULER = "scheduler"
     ROUTER = "router"
+    PREDICTOR = "predictor"
 
 
 @dataclass(frozen=True, slots=True)

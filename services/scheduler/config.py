@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from services.common.address import split_address
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
 from services.common.ledger import LedgerConfig
-from services.scheduler.lookahead.config import AdmissionConfig
+from services.scheduler.lookahead.config import AdmissionConfig, PredictorLink
 from services.scheduler.speculation_config import SpeculationConfig
 
 
@@ -88,6 +88,8 @@ class SchedulerConfig(ConfigModel):
     """Speculative parallelism across the stages, of which there must be several. Null: none."""
     admission: AdmissionConfig = AdmissionConfig()
     """When waiting requests start."""
+    predictor: PredictorLink | None = None
+    """Sharpens the forecast of ``admission.policy: lookahead``. Null: it knows lengths by what has ended alone."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages. Null: plain text."""
     stage_allow_plaintext: bool = False
@@ -122,6 +124,16 @@ class SchedulerConfig(ConfigModel):
         host, _ = split_address(self.server.listen)
         if self.advertise is None and host in ("0.0.0.0", "::"):
             raise ValueError(f"advertise: routers cannot reach {host}; name the host:port that they can")
+        return self
+
+    @model_validator(mode="after")
+    def _check_predictor(self) -> Self:
+        if self.predictor and self.admission.policy != "lookahead":
+            raise ValueError(
+                f"predictor: admission.policy {self.admission.policy} does not use it; set lookahead, or remove it"
+            )
+        if self.predictor and not self.stages:
+            raise ValueError("predictor: stages call it, and there are none; name them, or remove it")
         return self
 
     @property

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from services.common.config import ClientTlsConfig, ConfigModel, TelemetryConfig
 from services.common.ledger import LedgerConfig
-from services.scheduler.lookahead.config import AdmissionConfig
+from services.scheduler.lookahead.config import AdmissionConfig, PredictorLink
 from services.scheduler.speculation_config import SpeculationConfig
 
 ADDITIONAL_CONFIG_KEY = "forerun"
@@ -49,6 +49,8 @@ class EngineCoreSettings(ConfigModel):
     """How the replica speculates across its stages; None: it does not."""
     admission: AdmissionConfig = AdmissionConfig()
     """When waiting requests start."""
+    predictor: PredictorLink | None = None
+    """The predictor of remaining lengths, which the stages call; None: none."""
     stage_tls: ClientTlsConfig | None = None
     """How to reach the stages; None: plain text, loopback only."""
     stage_allow_plaintext: bool = False

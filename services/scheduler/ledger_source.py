@@ -73,6 +73,11 @@ class LedgerSource:
             },
         )
 
+    def prefixes(self, stored: list[str], removed: list[str]) -> None:
+        """Prefixes that came into the cache and that left it, by name."""
+        if self._writer is not None:
+            self._writer.prefixes(stored, removed)
+
     def admitted(self, reservation_id: str) -> None:
         """The reservation's request holds blocks now."""
         if self._writer is not None and reservation_id:

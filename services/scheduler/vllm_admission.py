@@ -11,6 +11,7 @@ from itertools import chain
 from math import ceil
 from typing import Any
 
+from forerun.stage.v1 import service_pb2 as pb
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
@@ -19,6 +20,7 @@ from services.common.metrics import SECONDS_BUCKETS
 from services.scheduler.lookahead.answer_lengths import AnswerLengths
 from services.scheduler.lookahead.forecast import Claim, PoolState
 from services.scheduler.lookahead.gatekeeper import Gatekeeper, Start
+from services.scheduler.lookahead.outlook import Outlooks
 from services.scheduler.lookahead.policies import Decision, Policy, Reason
 
 _RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
@@ -38,6 +40,7 @@ class AdmissionGate:
         """``scheduler``: vLLM's, which this only reads."""
         self._scheduler = scheduler
         self._keeper = Gatekeeper(policy, lengths, clock)
+        self._outlooks = Outlooks()
         self._most_active: int = scheduler.max_num_active_reqs
         self._metrics = _Metrics(registry)
 
@@ -81,7 +84,22 @@ class AdmissionGate:
                 self._metrics.started(start)
                 starts[name] = start
         self._keeper.forget(output.finished_req_ids)
+        self._outlooks.forget(output.finished_req_ids)
         return starts
+
+    def length_queries(self, output: SchedulerOutput) -> list[tuple[str, int]]:
+        """Requests of a step whose remaining length is to be predicted, with the tokens that their answers have."""
+        return self._outlooks.wanted(
+            (name, request.num_computed_tokens - request.num_prompt_tokens)  # schedule() has counted the step's
+            for name in output.num_scheduled_tokens
+            if not (request := self._scheduler.requests[name]).is_prefill_chunk
+        )
+
+    def predicted(self, lengths: pb.RemainingLengths) -> None:
+        """What the predictor says of some requests."""
+        for each in lengths.lengths:
+            self._outlooks.learn(each.request_id, each.answer_tokens, lengths.thresholds, each.within)
+        self._metrics.predictions.inc(len(lengths.lengths))
 
     def decoding(self, output: SchedulerOutput) -> set[str]:
         """Requests that decode in a step; to be asked before its results are applied."""
@@ -111,7 +129,14 @@ class AdmissionGate:
             never_ends = sampling.ignore_eos and not sampling.stop_token_ids and not sampling.stop
             at_least = limit if never_ends else sampling.min_tokens - request.num_output_tokens
         held = sum(len(manager.req_to_blocks.get(request.request_id, ())) for manager in self._managers)
-        return Claim(request.num_tokens, request.num_output_tokens, max(0, limit), max(0, min(at_least, limit)), held)
+        return Claim(
+            request.num_tokens,
+            request.num_output_tokens,
+            max(0, limit),
+            max(0, min(at_least, limit)),
+            held,
+            self._outlooks.of(request.request_id, request.num_output_tokens),
+        )
 
     @property
     def _managers(self) -> tuple[Any, ...]:
@@ -155,6 +180,10 @@ class _Metrics:
             "Forecast peak of KV blocks over the observed one.",
             buckets=_RATIO_BUCKETS,
             registry=registry,
+        )
+
+        self.predictions = Counter(
+            "forerun_admission_predictions_total", "Remaining lengths that the predictor gave.", registry=registry
         )
 
     def decided(self, decisions: list[Decision]) -> None:

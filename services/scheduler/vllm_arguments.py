@@ -5,6 +5,7 @@ import difflib
 import json
 from typing import Any
 
+from vllm.config import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 
 from services.common.errors import ConfigError
@@ -18,6 +19,7 @@ _OURS = {
     "scheduler_cls": "it is Forerun's",
     "distributed_executor_backend": "it follows from `stages`",
     "otlp_traces_endpoint": "set `telemetry.otlp_endpoint` instead",
+    "kv_events_config": "cached prefixes are named in the ledger instead; see ledger.prefix_blocks",
     "data_parallel_size": "run several replicas instead",
     "async_scheduling": "set `run_ahead` instead",
 }
@@ -53,6 +55,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         embedding=config.embedding,
         speculation=config.speculation,
         admission=config.admission,
+        predictor=config.predictor,
         stage_tls=config.stage_tls,
         stage_allow_plaintext=config.stage_allow_plaintext,
         step_timeout_s=config.step_timeout_s,
@@ -94,6 +97,8 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
         return AsyncEngineArgs(
             **arguments,
             scheduler_cls=scheduler_class(config),
+            # For the ledger's prefix index; the scheduler takes the events itself.
+            kv_events_config=KVEventsConfig(enable_kv_cache_events=_names_prefixes(config), publisher="null"),
             served_model_name=list(config.model_names),
             additional_config={**extra, **settings.to_additional_config()},
             # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
@@ -102,6 +107,12 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
         )
     except (ValueError, OSError) as error:
         raise ConfigError(f"model or engine_args: {error}") from error
+
+
+def _names_prefixes(config: SchedulerConfig) -> bool:
+    """Whether routers are told what the replica has cached."""
+    caches = config.engine_args.get("enable_prefix_caching") is not False
+    return caches and config.ledger.enabled and config.ledger.prefix_blocks > 0
 
 
 def scheduler_class(config: SchedulerConfig) -> str:

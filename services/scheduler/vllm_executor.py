@@ -109,6 +109,8 @@ class GrpcExecutor(Executor):
         self._held: pb.ExecuteRequest | None = None
         self._awaiting_grammar = False
         self._pending: dict[int, _PendingStep] = {}
+        self._lengths: list[pb.RemainingLengths] = []
+        """What the predictor said since the last step came back; touched on the links' thread only."""
         self._failure: StageLostError | None = None
         self._on_failure: Callable[[], None] | None = None
         addresses = [address for ranks in self._settings.stages for address in ranks]
@@ -228,6 +230,10 @@ class GrpcExecutor(Executor):
             ],
             speculation=getattr(output, "forerun_speculation", None),
             after_idle=getattr(output, "forerun_after_idle", False),
+            length_queries=[
+                pb.LengthQuery(request_id=request_id, answer_tokens=tokens)
+                for request_id, tokens in getattr(output, "forerun_length_queries", ())
+            ],
         )
 
     def _pending_step(self) -> _PendingStep:
@@ -235,7 +241,9 @@ class GrpcExecutor(Executor):
         return _PendingStep(drafts_due=speculates, times=[None] * len(self._settings.stages))
 
     def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
-        if reply.HasField("error"):
+        if reply.HasField("remaining_lengths"):
+            self._lengths.append(reply.remaining_lengths)
+        elif reply.HasField("error"):
             _log.error("step_failed", rank=rank, step=reply.step, traceback=reply.error.traceback)
             self._fail(StageLostError(f"stage {rank}: {reply.error.kind}: {reply.error.message}"))
         elif (pending := self._pending.get(reply.step)) is not None:
@@ -247,6 +255,8 @@ class GrpcExecutor(Executor):
                 return
             if pending.is_complete:
                 del self._pending[reply.step]
+                # As with the drafts.
+                pending.output.forerun_remaining_lengths, self._lengths = self._lengths, []  # type: ignore[union-attr]
                 pending.future.set_result(pending.output)
 
     def _fail(self, error: StageLostError) -> None:
@@ -291,6 +301,8 @@ class GrpcExecutor(Executor):
                 replica_id=settings.replica_id,
                 layer_partition=settings.layer_partition,
                 embedding_on_host=settings.embedding == "host",
+                predictor_address="" if settings.predictor is None else settings.predictor.address,
+                predictor_layer=0 if settings.predictor is None else settings.predictor.layer,
                 draft_adapter="" if settings.speculation is None else str(settings.speculation.draft_adapter),
             )
             for pipeline_rank, ranks in enumerate(settings.stages)

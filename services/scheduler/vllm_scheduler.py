@@ -2,10 +2,12 @@
 
 Lives in vLLM's engine-core process. Relies on (vLLM 0.32, ``Scheduler``): ``schedule`` skips a running request while
 ``current_step < request.next_decode_eligible_step`` (vLLM's own hook for staggering decodes); ``running`` and
-``waiting`` hold the requests; ``kv_cache_manager`` counts blocks. Nothing of vLLM is replaced: decisions stay vLLM's.
+``waiting`` hold the requests, and ``_preempt_request`` moves one that was taken out of the former to the latter;
+``kv_cache_manager`` counts blocks. Nothing of vLLM is replaced: decisions stay vLLM's.
 """
 
 import math
+import time
 from collections.abc import Collection, Container
 from typing import Any
 
@@ -30,6 +32,7 @@ from services.scheduler.span_writer import SpanWriter
 from services.scheduler.step_record import Row
 from services.scheduler.vllm_admission import AdmissionGate
 from services.scheduler.vllm_fair_queue import FairQueue
+from services.scheduler.vllm_kv_events import PrefixPublisher
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -43,6 +46,8 @@ class ForerunScheduler(Scheduler):
         self._stages = vllm_config.parallel_config.pipeline_parallel_size
         self._registry = registry = CollectorRegistry()
         self._ledger = LedgerSource(settings, self.block_size, registry)
+        # vLLM makes none that stays inside the process; its own goes with the events nowhere.
+        self.kv_event_publisher = PrefixPublisher(self.block_size, self._ledger.prefixes)
         self._micro_batch = Gauge(
             "forerun_micro_batch_limit", "Most decoding requests that one step may take.", registry=registry
         )
@@ -75,6 +80,7 @@ class ForerunScheduler(Scheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """vLLM's schedule over at most one micro-batch of decodes (all of them without micro-batching)."""
+        self._make_way()
         if self._stages > 1:
             self._hold_back()
         if self._gate is not None:
@@ -85,6 +91,9 @@ class ForerunScheduler(Scheduler):
         if self._gate is not None:
             for request_id, start in self._gate.started(output).items():
                 self._recorder.admitted(request_id, start)
+            if self._settings.predictor is not None:
+                # SchedulerOutput has no field for them; the executor reads this attribute.
+                output.forerun_length_queries = self._gate.length_queries(output)
         if output.num_scheduled_tokens:
             self._step_requests.observe(len(output.num_scheduled_tokens))
             output.forerun_after_idle, self._was_idle = self._was_idle, False
@@ -97,6 +106,8 @@ class ForerunScheduler(Scheduler):
         decoding = set() if self._gate is None else self._gate.decoding(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._gate is not None:
+            for lengths in getattr(model_runner_output, "forerun_remaining_lengths", ()):
+                self._gate.predicted(lengths)
             self._gate.stepped(scheduler_output, decoding, _tokens_of(decoding, outputs))
         if (record := getattr(scheduler_output, "forerun_record", None)) is not None:
             number = getattr(model_runner_output, "forerun_step", 0)
@@ -144,6 +155,17 @@ class ForerunScheduler(Scheduler):
         self._ledger.close()
         if self._metrics_server is not None:
             self._metrics_server.stop()
+
+    def _make_way(self) -> None:
+        """Where all places are taken, the most urgent waiting request gets that of the least urgent running one."""
+        if self.policy is not SchedulingPolicy.PRIORITY or not self._settings.admission.make_way:
+            return
+        if not self.waiting or len(self.running) < self.max_num_running_reqs:
+            return
+        least = max(self.running, key=lambda request: (request.priority, request.arrival_time))
+        if self.waiting.peek_request().priority < least.priority and self._request_blocks_can_be_freed(least):
+            self.running.remove(least)
+            self._preempt_request(least, time.monotonic())
 
     def _hold_back(self) -> None:
         """Splits a crowd: of the decodes that are ready, at most ceil(running / stages) go into the next step.

@@ -34,6 +34,7 @@ def place_from_proto(request: pb.ConfigureRequest) -> StagePlace:
         draft_adapter=request.draft_adapter,
         generation=request.generation,
         embedding_on_host=request.embedding_on_host,
+        predictor_layer=request.predictor_layer if request.predictor_address else 0,
     )
 
 

@@ -47,6 +47,15 @@ class StageMetrics:
             registry=registry,
         )
 
+        self.length_calls = Counter(
+            "forerun_stage_length_calls_total",
+            "Calls to the predictor: answered, failed, or left out since one was under way (busy).",
+            ["result"],
+            registry=registry,
+        )
+        for result in ("answered", "failed", "busy"):
+            self.length_calls.labels(result)
+
     def observe_step(self, times: pb.StepTimes) -> None:
         """Counts one step's times."""
         self._busy.inc(times.busy_ns * _NANOSECOND)

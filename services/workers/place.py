@@ -22,6 +22,9 @@ class StagePlace:
     embedding_on_host: bool = False
     """The first stage keeps the token embedding's weight in host memory."""
 
+    predictor_layer: int = 0
+    """Layers before the states that the predictor of remaining lengths reads; 0: the replica has none."""
+
     @property
     def rank(self) -> int:
         """Global rank, as vLLM counts: pipeline-major."""

@@ -16,12 +16,14 @@ from opentelemetry.trace import Tracer
 
 from services.common import vllm_setup_codec
 from services.common.address import join_address, split_address
+from services.common.errors import ConfigError
 from services.common.rpc import aio_channel
 from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
 from services.workers.activation_sender import ActivationSender
 from services.workers.activations import ActivationInbox, ActivationsLostError
 from services.workers.config import StageConfig
 from services.workers.convert import WORKER_METHODS, place_from_proto
+from services.workers.length_client import LengthClient
 from services.workers.metrics import StageMetrics
 from services.workers.spans import StageSpans
 from services.workers.stage import Stage, StageBuilder
@@ -29,6 +31,17 @@ from services.workers.step_runner import StepRunner
 
 _log = structlog.get_logger(__name__)
 
+_CALL_ERRORS = (
+    ConfigError,
+    msgspec.DecodeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    OSError,
+)  # fmt: skip
+"""What a worker's method raises when it cannot do what it is asked."""
 _SENDER_CLOSE_S = 2.0
 _MODEL_CLOSE_S = 5.0
 
@@ -53,6 +66,8 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         self._runner: StepRunner | None = None
         self._spans: StageSpans | None = None
         self._sender: ActivationSender | None = None
+        self._length_client: LengthClient | None = None
+        self._replies: asyncio.Queue[asyncio.Future[pb.ExecuteResponse | None] | None] = asyncio.Queue()
         self._executing = False
         self.finished = asyncio.Event()
 
@@ -103,13 +118,14 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
             result: Any = None
             if request.method == pb.WORKER_METHOD_LOAD:
                 await self._on_model_thread(stage.load)
+                self._connect_predictor(stage, self._configured)
             elif request.method in WORKER_METHODS:
                 arguments = vllm_setup_codec.decode_setup(request.arguments)
                 result = await self._on_model_thread(stage.call, WORKER_METHODS[request.method], arguments)
             else:
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"unknown worker method {request.method}")
             return pb.CallWorkerResponse(result=vllm_setup_codec.encode_setup(result))
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError, RuntimeError, AssertionError, OSError) as error:
+        except _CALL_ERRORS as error:
             _log.error("worker_call_failed", method=pb.WorkerMethod.Name(request.method), exc_info=True)
             await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
@@ -122,10 +138,9 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         if self._executing:
             await _refuse(context, "another scheduler is connected")
         self._executing = True
-        replies: asyncio.Queue[asyncio.Future[pb.ExecuteResponse | None] | None] = asyncio.Queue()
-        reader = asyncio.create_task(self._read_plans(runner, request_iterator, replies))
+        reader = asyncio.create_task(self._read_plans(runner, request_iterator))
         try:
-            while (reply := await replies.get()) is not None:
+            while (reply := await self._replies.get()) is not None:
                 if (message := await reply) is not None:
                     yield message
         finally:
@@ -166,6 +181,8 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
     async def close(self) -> None:
         """Ends what is open and frees the model; bounded, even while a step or a rendezvous hangs."""
         self._inbox.lose("this stage is stopping")
+        if self._length_client is not None:
+            await self._length_client.close()
         if self._sender is not None:
             await self._sender.close(_SENDER_CLOSE_S)
         try:
@@ -208,13 +225,33 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         self,
         runner: StepRunner,
         plans: AsyncIterator[pb.ExecuteRequest],
-        replies: asyncio.Queue[asyncio.Future[pb.ExecuteResponse | None] | None],
     ) -> None:
         try:
             async for plan in plans:
-                replies.put_nowait(self._on_model_thread(runner.run, plan))
+                self._replies.put_nowait(self._on_model_thread(runner.run, plan))
         finally:
-            replies.put_nowait(None)
+            self._replies.put_nowait(None)
+
+    def _connect_predictor(self, stage: Stage, request: pb.ConfigureRequest) -> None:
+        """On the one rank whose states are read."""
+        if not stage.target_fingerprint or stage.place.tensor_rank:
+            return
+        channel = aio_channel(
+            request.predictor_address,
+            self._config.peer_tls,
+            max_message_bytes=self._config.server.max_message_bytes,
+            allow_plaintext=self._config.peer_allow_plaintext,
+        )
+        self._length_client = LengthClient(
+            channel, stage.target_fingerprint, stage.place.predictor_layer, self._metrics, self._reply_lengths
+        )
+        if self._runner is not None:
+            self._runner.predict = self._length_client.ask
+
+    def _reply_lengths(self, lengths: pb.RemainingLengths) -> None:
+        reply: asyncio.Future[pb.ExecuteResponse | None] = asyncio.get_running_loop().create_future()
+        reply.set_result(pb.ExecuteResponse(generation=self._generation, remaining_lengths=lengths))
+        self._replies.put_nowait(reply)
 
     def _on_model_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._model_thread, function, *arguments)

@@ -1,6 +1,6 @@
 """What a stage is to the code that drives it: the model's part, or a synthetic device in its place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -8,6 +8,7 @@ from forerun.stage.v1 import service_pb2 as pb
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
+from services.workers.length_states import LengthStates
 from services.workers.place import StagePlace
 
 
@@ -47,12 +48,15 @@ class Stage(Protocol):
     def device_name(self) -> str: ...
     @property
     def largest_activation_bytes(self) -> int: ...
+    @property
+    def target_fingerprint(self) -> str: ...
     def load(self) -> None: ...
     def call(self, method: str, arguments: list[Any]) -> Any: ...
     def forward(
         self, plan: SchedulerOutput, hidden: dict[str, torch.Tensor] | None
     ) -> dict[str, torch.Tensor] | ModelRunnerOutput | None: ...
     def sample(self, grammar: GrammarOutput | None) -> ModelRunnerOutput: ...
+    def length_states(self, plan: SchedulerOutput, queries: Sequence[pb.LengthQuery]) -> LengthStates | None: ...
     def shutdown(self) -> None: ...
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
 import torch
 from forerun.stage.v1 import service_pb2 as pb
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -18,9 +19,12 @@ from services.common import vllm_codec
 from services.workers import activations
 from services.workers.activations import ActivationInbox
 from services.workers.convert import error_to_proto
+from services.workers.length_states import LengthStates
 from services.workers.metrics import StageMetrics
 from services.workers.spans import StageSpans
 from services.workers.stage import Stage
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -80,6 +84,8 @@ class StepRunner:
         self._metrics = metrics
         self._spans = spans
         self._activation_timeout_s = activation_timeout_s
+        self.predict: Callable[[LengthStates], None] | None = None
+        """Asks the predictor of remaining lengths without blocking; None where there is none."""
         self._failure: pb.StepError | None = None
         self._awaiting_grammar: _Unsampled | None = None
         self._free_since = time.perf_counter_ns()
@@ -125,6 +131,7 @@ class StepRunner:
         if isinstance(output, dict):
             # After the activations have left: the next stage must not wait for it.
             self._draft(request, reply, plan, clock)
+        self._ask_lengths(request, plan)
         self._observe(request, plan, clock)
         if not self._stage.place.is_last:
             return None
@@ -178,6 +185,16 @@ class StepRunner:
         reply.drafts.extend(self._stage.speculation.draft(plan, request.speculation))
         clock.draft = time.perf_counter_ns() - began
         clock.busy += clock.draft
+
+    def _ask_lengths(self, request: pb.ExecuteRequest, plan: SchedulerOutput) -> None:
+        if self.predict is None or not request.length_queries:
+            return
+        try:
+            if (states := self._stage.length_states(plan, request.length_queries)) is not None:
+                self.predict(states)
+        except Exception:  # noqa: BLE001  learned parts fail open: the step itself went well
+            _log.warning("remaining lengths are not predicted any more", exc_info=True)
+            self.predict = None
 
     def _receive(self, step: int, clock: _Clock) -> pb.PushActivationsRequest:
         began = time.perf_counter_ns()

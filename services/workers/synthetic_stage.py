@@ -6,14 +6,17 @@ samples a hash of what it reads there. Sampling options do not change the text, 
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from forerun.stage.v1 import service_pb2 as pb
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from services.common.errors import ConfigError
 from services.workers.kv_books import KvBooks, Row, planned_rows
+from services.workers.length_states import LengthStates
 from services.workers.place import StagePlace
 from services.workers.synthetic_config import SyntheticConfig
 from services.workers.synthetic_device import SyntheticDevice
@@ -56,6 +59,15 @@ class SyntheticStage:
         """Bytes of the tokens and states of a full step."""
         scheduler = self.config.scheduler_config
         return int(torch.int32.itemsize * scheduler.max_num_batched_tokens + 8 * scheduler.max_num_seqs)
+
+    @property
+    def target_fingerprint(self) -> str:
+        """Empty: there are no states that a predictor could read."""
+        return ""
+
+    def length_states(self, plan: SchedulerOutput, queries: Sequence[pb.LengthQuery]) -> LengthStates | None:  # noqa: ARG002
+        """None."""
+        return None
 
     def load(self) -> None:
         """There are no weights. Raises ``ConfigError`` when drafts are wanted and none were recorded."""

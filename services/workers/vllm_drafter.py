@@ -1,9 +1,7 @@
 """Drafting the next token on the first stage, from the hidden states after the adapter's exit layer.
 
-Relies on (vLLM 0.32, model runner V1): a forward hook on the model runs inside the step's forward context, which
-holds the attention metadata of every registered layer, the draft layer's among them; ``input_batch`` lists the step's
-requests in the order of their tokens; a model with ``set_aux_hidden_state_layers`` adds the residual stream after those
-layers to what a stage hands on.
+Relies on (vLLM 0.32, model runner V1): a step's forward context holds the attention metadata of every registered
+layer, the draft layer's among them; ``input_batch`` lists the step's requests in the order of their tokens.
 """
 
 from pathlib import Path
@@ -12,55 +10,43 @@ from typing import Any
 import torch
 from forerun.stage.v1 import service_pb2 as pb
 from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.forward_context import ForwardContext, get_forward_context, override_forward_context
-from vllm.model_executor.models.interfaces import EagleModelMixin
-from vllm.sequence import IntermediateTensors
+from vllm.forward_context import override_forward_context
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from services.common.errors import ConfigError
+from services.common.target_weights import TargetWeights
 from services.workers.context_lookup import look_up
 from services.workers.draft_adapter.files import load_adapter
 from services.workers.kept_drafts import KeptDrafts
-from services.workers.target_weights import TargetWeights
 from services.workers.vllm_draft_layers import DraftLayers
 from services.workers.vllm_shared_noise import TokenSeeds
-
-_EXIT_STREAM = f"{EagleModelMixin.AUX_HIDDEN_STATE_KEY}0"
-"""The residual stream after the exit layer, [tokens, hidden], among a stage's outputs."""
+from services.workers.vllm_stream_tap import StreamTap, rows_of
 
 
 class Drafter:
     """Drafts the next token of each request from the first stage's hidden states."""
 
-    def __init__(self, config: VllmConfig, runner: Any, folder: Path, generation: int) -> None:
-        """Builds the layers. Raises ``ConfigError`` when the adapter does not fit the model."""
+    def __init__(self, config: VllmConfig, runner: Any, folder: Path, generation: int, tap: StreamTap) -> None:
+        """Builds the layers. Raises ``ConfigError`` when the adapter does not fit the model.
+
+        Args:
+            config: vLLM's.
+            runner: vLLM's.
+            folder: the adapter's.
+            generation: of the scheduler.
+            tap: with the stream after the adapter's exit.
+        """
         adapter, tensors = load_adapter(folder)
         adapter.check_target(config.model_config.hf_config)
         self._runner = runner
+        self._tap = tap
+        self._exit_layer = adapter.exit_layer
         self._seeds = TokenSeeds(runner, generation)
-        _, layers = config.model_config.get_layers_start_end_indices(config.parallel_config)
-        if layers < adapter.exit_layer:
-            raise ConfigError(
-                f"layer_partition: the first stage has {layers} layers, the draft adapter in {folder} reads after "
-                f"{adapter.exit_layer}; give the first stage as many or more, or use another adapter"
-            )
         target = TargetWeights(config.model_config.model)
         with set_current_vllm_config(config), runner.device:
             self._layers = DraftLayers(adapter, config).to(config.model_config.dtype).eval()
             self._layers.load(tensors, target.final_norm(), target.head_rows(tensors["d2t"]))
-        self._context: ForwardContext | None = None
-        self._positions = self._exit_stream = torch.empty(0)
-        # vLLM's way for EAGLE-3, which Llama- and Qwen-type models have: a stage's output gets one tensor more.
-        runner.model.set_aux_hidden_state_layers((adapter.exit_layer,))
-        runner.model.register_forward_hook(self._remember, with_kwargs=True)
         self._kept = KeptDrafts()
         self._lookup_agreement = adapter.lookup_agreement
-
-    def _remember(self, _module: Any, _arguments: Any, keywords: dict[str, Any], output: IntermediateTensors) -> None:
-        self._context = get_forward_context()
-        self._positions = keywords["positions"]
-        # Taken out: the next stage has no use for it.
-        self._exit_stream = output.tensors.pop(_EXIT_STREAM)
 
     def enter(self, plan: SchedulerOutput, drafted: set[str]) -> dict[str, int]:
         """The drafts that become inputs of a step, by request; see ``KeptDrafts``."""
@@ -77,9 +63,9 @@ class Drafter:
         Returns:
             One draft for each wanted request of the step.
         """
-        with torch.inference_mode(), override_forward_context(self._context):
-            stream = self._layers(self._positions, self._exit_stream)
-            ids, rows, ends = self._rows_of(plan, set(speculation.draft_request_ids))
+        with torch.inference_mode(), override_forward_context(self._tap.context):
+            stream = self._layers(self._tap.positions, self._tap.streams[self._exit_layer])
+            ids, rows, ends = rows_of(self._runner.input_batch, plan, set(speculation.draft_request_ids))
             if not ids:
                 return []
             logits = self._layers.logits(stream[ends])
@@ -93,17 +79,6 @@ class Drafter:
             self._look_up(plan, drafts, rows)
         self._kept.keep(drafts, speculation.drop_fraction)
         return drafts
-
-    def _rows_of(self, plan: SchedulerOutput, wanted: set[str]) -> tuple[list[str], list[int], list[int]]:
-        """Wanted requests of the step, their rows in the batch, and the index of each one's last token."""
-        ids, rows, ends, end = [], [], [], 0
-        for row, request_id in enumerate(self._runner.input_batch.req_ids):
-            end += plan.num_scheduled_tokens[request_id]
-            if request_id in wanted:
-                ids.append(request_id)
-                rows.append(row)
-                ends.append(end - 1)
-        return ids, rows, ends
 
     def _look_up(self, plan: SchedulerOutput, drafts: list[pb.Draft], rows: list[int]) -> None:
         """Replaces drafts of greedy requests by what their own texts say, where that is likelier to be right."""

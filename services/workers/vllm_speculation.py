@@ -21,12 +21,13 @@ from services.workers.vllm_arrived_rows import ArrivedRows
 from services.workers.vllm_drafter import Drafter
 from services.workers.vllm_shared_noise import SharedNoise
 from services.workers.vllm_step_inputs import StepInputs, leave_out
+from services.workers.vllm_stream_tap import StreamTap
 
 
 class Speculation:
     """One stage's part: the first drafts, all but the last run ahead, the last samples with shared noise."""
 
-    def __init__(self, config: VllmConfig, runner: Any, place: StagePlace) -> None:
+    def __init__(self, config: VllmConfig, runner: Any, place: StagePlace, tap: StreamTap | None) -> None:
         """After the weights are loaded and before KV caches are made. Raises ``ConfigError``."""
         self._runner = runner
         self._drafter: Drafter | None = None
@@ -35,8 +36,8 @@ class Speculation:
         self._verdicts: Verdicts | None = None
         self._rows = pb.SpeculatedRows()
         self._sent_tokens: dict[str, int] = {}
-        if place.is_first:
-            self._drafter = Drafter(config, runner, Path(place.draft_adapter), place.generation)
+        if tap is not None and place.is_first:
+            self._drafter = Drafter(config, runner, Path(place.draft_adapter), place.generation, tap)
         if place.is_last:
             self._noise = SharedNoise(runner, place.generation)
             self._verdicts = Verdicts()

@@ -7,22 +7,27 @@ The worker's own ``execute_model`` is not called, since it would receive activat
 pipeline group; Forerun pushes them over gRPC, so that stages may sit on hosts that share nothing but a network.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import structlog
 import torch
-from vllm.config import set_current_vllm_config
+from forerun.stage.v1 import service_pb2 as pb
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.sequence import IntermediateTensors
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
+from services.common.errors import ConfigError
+from services.common.target_fingerprint import target_fingerprint
+from services.workers.length_states import LengthStates
 from services.workers.place import StagePlace
 from services.workers.vllm_host_embedding import embed_on_host
 from services.workers.vllm_speculation import Speculation
 from services.workers.vllm_stage_config import stage_config, stage_fingerprint
+from services.workers.vllm_stream_tap import StreamTap, make_tap, rows_of
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +43,9 @@ class ModelStage:
         self._wrapper: WorkerWrapperBase | None = None
         self.speculation: Speculation | None = None
         """Set by ``load`` when the replica speculates."""
+        self._tap: StreamTap | None = None
+        self.target_fingerprint = ""
+        """Set by ``load`` on the stage whose states the predictor of remaining lengths reads."""
 
     @property
     def device(self) -> torch.device:
@@ -78,8 +86,12 @@ class ModelStage:
         if self.place.embeds_on_host:
             embed_on_host(wrapper.worker.model_runner.get_model())
         self._prepare_intermediate_tensors()
+        runner = wrapper.worker.model_runner
+        self._tap = tap = make_tap(self.config, runner, self.place)
         if self.place.draft_adapter:
-            self.speculation = Speculation(self.config, wrapper.worker.model_runner, self.place)
+            self.speculation = Speculation(self.config, runner, self.place, tap)
+        if tap is not None and self.place.predictor_layer in tap.layers:
+            self.target_fingerprint = _target_fingerprint(self.config)
 
     def call(self, method: str, arguments: list[Any]) -> Any:
         """One of vLLM's worker methods; the closed list is in ``convert.py``."""
@@ -118,6 +130,26 @@ class ModelStage:
             raise TypeError(f"vLLM's model runner sampled {type(output).__name__}; is async scheduling on?")
         return output
 
+    def length_states(self, plan: SchedulerOutput, queries: Sequence[pb.LengthQuery]) -> LengthStates | None:
+        """What the predictor of remaining lengths reads of the step that ``forward`` has just run.
+
+        Args:
+            plan: the step.
+            queries: of which requests.
+
+        Returns:
+            None on stages that do not have that layer, and where none of the requests ran.
+        """
+        if self._tap is None or not self.target_fingerprint or not plan.total_num_scheduled_tokens:
+            return None
+        wanted = {query.request_id: query.answer_tokens for query in queries}
+        ids, _, ends = rows_of(self._require_worker().model_runner.input_batch, plan, wanted)
+        if not ids:
+            return None
+        half = torch.finfo(torch.float16).max
+        states = self._tap.streams[self.place.predictor_layer][ends].float().clamp(-half, half).half().cpu()
+        return LengthStates(tuple(ids), tuple(wanted[each] for each in ids), states.numpy().tobytes())
+
     def shutdown(self) -> None:
         """Frees device state; safe to call twice and before ``load``."""
         if self._wrapper is not None:
@@ -142,6 +174,15 @@ class ModelStage:
                 batch_size=runner.max_num_tokens, dtype=self.config.model_config.dtype, device=runner.device
             )
             _log.info("made the activation buffers that vLLM's warm-up did not make")
+
+
+def _target_fingerprint(config: VllmConfig) -> str:
+    """Empty, and logged, where it cannot be had: learned parts fail open."""
+    try:
+        return target_fingerprint(config.model_config.model, config.model_config.hf_config)
+    except ConfigError as error:
+        _log.warning("remaining lengths are not predicted", reason=str(error))
+        return ""
 
 
 @contextmanager

@@ -28,6 +28,11 @@ def stage_config(place: StagePlace, engine_args_json: str) -> VllmConfig:
     if place.embeds_on_host:
         # The runner then embeds outside what is compiled; see vllm_host_embedding.
         arguments["enable_prompt_embeds"] = True
+    if place.draft_adapter or place.predictor_layer:
+        # The streams that a stage gives out (vllm_stream_tap) are part of its graph, and nothing else in the
+        # configuration tells vLLM so, which would take another graph out of its compilation cache.
+        tapped = {"forerun_tapped": [place.draft_adapter, place.predictor_layer]}
+        arguments["additional_config"] = arguments.get("additional_config", {}) | tapped
     return EngineArgs(**arguments).create_engine_config()
 
 

@@ -15,7 +15,7 @@ from services.scheduler.lookahead.config import AdmissionConfig
 from services.scheduler.lookahead.policies import Reason, make_policy
 from services.scheduler.vllm_admission import AdmissionGate
 from tests.e2e.plain_pipeline import PlainPipeline, carry_out
-from tests.e2e.schedules import Configs, events, stage_configs
+from tests.e2e.schedules import MAX_REQUESTS, Configs, events, stage_configs
 
 BLOCK_SIZE = 4
 BLOCKS = 41
@@ -201,6 +201,24 @@ def test_the_urgent_start_first(model_path: Path) -> None:
     play.pipeline.add("urgent", 20, 10, priority=0)
     play.finish()
     assert all(play.started.index("urgent") < play.started.index(name) for name in waiting)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_urgent_request_takes_the_place_of_one_that_is_not(model_path: Path, policy: str) -> None:
+    """Known failures, row H2: it would wait until one of the long ones ends."""
+    play = Play(make_configs(model_path, (1,), scheduling_policy="priority")[1], 1, policy)
+    for index in range(MAX_REQUESTS):
+        play.pipeline.add(f"low{index}", 4, 8, priority=5)
+    play.turn()
+    assert len(play.scheduler.running) == MAX_REQUESTS
+    play.pipeline.add("urgent", 4, 2, priority=0)
+    play.pipeline.add("as low", 4, 2, priority=5)
+    play.turn()
+    assert "urgent" in play.started
+    assert play.preemptions == 1
+    play.finish()
+    assert play.preemptions == 1, "who is no more urgent waits"
+    assert play.pipeline.tokens == {f"low{index}": 8 for index in range(MAX_REQUESTS)} | {"urgent": 2, "as low": 2}
 
 
 @pytest.mark.parametrize("policy", ["aggressive", "lookahead"])

@@ -7,11 +7,14 @@ model of random weights does with an untrained one, with four stages and with tw
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.forerun_run import scrape
@@ -24,6 +27,7 @@ from services.client.client import ForerunClient
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, SamplingOptions, StructuredOutput
 from tests.support.monitoring import finds_nothing, queries, series_of
+from tests.support.small_predictor import write_predictor_for
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 pytestmark = pytest.mark.timeout(600)
@@ -121,6 +125,8 @@ class Case:
     ranks: int = 1
     drop_fraction: float = 0.0
     embedding: str = "device"
+    predictor_layer: int = 15
+    """Whose states an untrained predictor of remaining lengths reads."""
     max_delay_s: float = 0.0
     """For which waiting requests may be held back; where they are not, those that run are preempted."""
 
@@ -128,9 +134,9 @@ class Case:
 CASES = {
     # Two layers behind the exit: the last stage carries the LM head.
     "two stages": Case("real", [17, 13], drop_fraction=0.25, max_delay_s=60.0),
-    "four stages": Case("tiny", [3, 2, 2, 1], exit_layer=2, drop_fraction=0.25),
+    "four stages": Case("tiny", [3, 2, 2, 1], exit_layer=2, drop_fraction=0.25, predictor_layer=6),
     # On a CPU an embedding on the host is the same way of computing it.
-    "two stages of two ranks": Case("tiny", [4, 4], exit_layer=4, ranks=2, embedding="host"),
+    "two stages of two ranks": Case("tiny", [4, 4], exit_layer=4, ranks=2, embedding="host", predictor_layer=8),
 }
 """Those of one model in a row: each model's baseline runs once."""
 
@@ -147,7 +153,18 @@ async def everything(client: ForerunClient, model: Model) -> Answers:
 
 def drafts(system: BackgroundSystem) -> dict[str, float]:
     """Counted so far."""
-    return scrape([page for unit in system.state.units for _, page in unit.metrics], "forerun_sp_")
+    return scrape(pages(system), "forerun_sp_")
+
+
+def counted(system: BackgroundSystem, name: str) -> float:
+    """Over all processes and labels."""
+    return sum(scrape(pages(system), name).values())
+
+
+def pages(system: BackgroundSystem) -> list[str]:
+    """Those of processes that live."""
+    units = [unit for unit in system.state.units if psutil.pid_exists(unit.pid)]
+    return [page for unit in units for _, page in unit.metrics]
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +211,7 @@ def speculating(
     adapter = ADAPTER
     if case.model == "tiny":
         adapter = write_random_adapter(tmp_path_factory.mktemp("adapter"), model.path, case.exit_layer)
+    predictor = write_predictor_for(tmp_path_factory.mktemp("predictor"), model.path, case.predictor_layer)
     config = model.config(
         len(case.layers),
         layer_partition=case.layers,
@@ -202,7 +220,7 @@ def speculating(
         admission={"policy": "lookahead", "max_delay_s": case.max_delay_s},
         speculation={"draft_adapter": str(adapter), "mode": "always", "drop_fraction": case.drop_fraction},
     )
-    with BackgroundSystem(config) as system:
+    with BackgroundSystem({**config, "predictor": {"models": [str(predictor)]}}) as system:
         yield system
 
 
@@ -248,3 +266,15 @@ async def test_drafts_were_made_and_judged_and_nothing_is_left(speculating: Back
     async with ForerunClient(speculating.state.router_grpc) as client:
         (replica,) = (await client.list_replicas()).replicas
     assert (replica.in_flight_requests, replica.free_blocks) == (0, replica.total_blocks)
+
+
+async def test_lengths_are_predicted_and_a_dead_predictor_costs_nothing(
+    client: ForerunClient, speculating: BackgroundSystem, model: Model, expected: Answers
+) -> None:
+    assert counted(speculating, "forerun_admission_predictions_total") > 0
+    assert counted(speculating, "forerun_stage_length_calls_total") > 0
+    os.kill(speculating.unit("predictor").pid, signal.SIGKILL)
+    before = counted(speculating, "forerun_admission_predictions_total")
+    again = await asyncio.gather(*(said(client, prompt, KINDS["greedy"]) for prompt in model.prompts))
+    assert again == [expected["greedy", index] for index in range(len(model.prompts))]
+    assert counted(speculating, "forerun_admission_predictions_total") == before

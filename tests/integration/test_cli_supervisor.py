@@ -166,6 +166,23 @@ async def test_the_end_of_the_router_ends_the_system(tmp_path: Path) -> None:
         assert names(display.events, "starting") == ["a.scheduler", "router"]
 
 
+async def test_serving_goes_on_without_a_predictor(tmp_path: Path) -> None:
+    units = (stub("predictor", UnitKind.PREDICTOR), scheduler("a.scheduler"), stub("router", UnitKind.ROUTER))
+    async with running(tmp_path, NEVER, *units) as (supervisor, display, watch):
+        os.kill(pid_of(supervisor, "predictor"), signal.SIGKILL)
+        await until(lambda: "Serving goes on without predicted lengths." in display.messages)
+        assert not watch.done()
+    assert names(display.events, "stopped") == ["router", "a.scheduler"]
+
+
+async def test_a_predictor_is_started_again(tmp_path: Path) -> None:
+    units = (stub("predictor", UnitKind.PREDICTOR), scheduler("a.scheduler"), stub("router", UnitKind.ROUTER))
+    async with running(tmp_path, REPLICA, *units) as (supervisor, display, watch):
+        os.kill(pid_of(supervisor, "predictor"), signal.SIGKILL)
+        await until(lambda: names(display.events, "ready").count("predictor") == 2)
+        assert not watch.done()
+
+
 async def test_a_replica_is_started_again_as_a_whole_and_not_for_ever(tmp_path: Path) -> None:
     units = (stage("a.stage-0"), scheduler("a.scheduler"), stub("router", UnitKind.ROUTER))
     async with running(tmp_path, REPLICA, *units) as (supervisor, display, watch):

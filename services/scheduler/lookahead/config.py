@@ -4,7 +4,16 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
-from services.common.config import ConfigModel
+from services.common.config import Address, ConfigModel
+
+
+class PredictorLink(ConfigModel):
+    """The sidecar that predicts how many tokens running answers still have."""
+
+    address: Address
+    """host:port. The stages call it, with their ``peer_tls``."""
+    layer: int = Field(ge=1)
+    """Layers of the model before the states that it reads, as its ``config.json`` says."""
 
 
 class AdmissionConfig(ConfigModel):
@@ -23,5 +32,8 @@ class AdmissionConfig(ConfigModel):
     least, for its weight, come first. Whatever the policy. Within a tenant the order of arrival is kept."""
     tenant_weights: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Shares of tenants beside one another; 1 for those not named."""
+    make_way: bool = True
+    """With ``engine_args.scheduling_policy: priority``, where all places are taken: whether an urgent request takes the
+    place of the least urgent one that runs, which goes on later. vLLM alone lets it wait for as long as that takes."""
     expected_answer_tokens: int = Field(default=256, ge=1)
     """Tokens of a usual answer, until answers have shown it."""

@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from services.scheduler.lookahead.answer_lengths import AnswerLengths
+from services.scheduler.lookahead.outlook import Outlook
 from services.scheduler.lookahead.pace import Pace
 
 HORIZON = 64
@@ -38,6 +39,8 @@ class Claim:
     """Tokens that its answer gets for certain, unless it is aborted."""
     held: int = 0
     """KV blocks it holds; 0 while it waits."""
+    outlook: Outlook | None = None
+    """What the predictor says of it; None: nothing that still holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +97,24 @@ class Forecast:
         rows = np.array([(each.tokens, each.age, each.limit, each.at_least, each.held) for each in claims], np.int64)
         tokens, ages, limits, at_least, held = rows.T
         gained = np.floor(self.pace.tokens_per_iteration * _ITERATIONS).astype(np.int64)
-        alive = np.where(gained < at_least[:, None], 1.0, self._lengths.survival(ages, limits, gained))
+        alive = self._lengths.survival(ages, limits, gained)
+        for row, claim in enumerate(claims):
+            if claim.outlook is not None:
+                alive[row] = self._predicted(claim, claim.outlook, gained)
+        alive = np.where(gained < at_least[:, None], 1.0, alive)
         blocks = np.maximum(self.pool.blocks_of(tokens[:, None] + gained), held[:, None])
         # Blocks that several requests share are held more than once; they leave with their holders, here evenly.
         shared = max(0, int(held.sum()) - used) if used else 0
         by_request: NDArray[np.float64] = alive * (blocks - shared * held[:, None] / max(1, held.sum()))
         total: Blocks = by_request.sum(axis=0)
         return total
+
+    def _predicted(self, claim: Claim, outlook: Outlook, ahead: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The chance that a request goes on, by the predictor as far as that sees; [steps]."""
+        last = outlook.age + outlook.thresholds[-1]
+        later = np.maximum(claim.age + ahead - last, 0)
+        (beyond,) = self._lengths.survival(np.array([last]), np.array([later[-1] + 1]), later)
+        return np.where(ahead < claim.limit, outlook.survival(claim.age, ahead, beyond), 0.0)
 
 
 def earliest_safe(forecast: Blocks, need: Blocks, room: float) -> int:

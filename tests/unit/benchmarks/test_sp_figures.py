@@ -13,7 +13,7 @@ from benchmarks.report import Figure
 from benchmarks.sp.comparison import Comparison, Workload
 from benchmarks.sp.findings import Findings
 from benchmarks.sp.latency import Load, arrivals, knee, report_latency
-from benchmarks.sp.related import related_figures
+from benchmarks.sp.related import figures_of_speculation
 from benchmarks.sp.systems import Run, read_adapter
 from benchmarks.sp.throughput import report_throughput
 from services.common.errors import ConfigError
@@ -79,13 +79,13 @@ def test_questions_are_many_and_of_four_kinds_in_turn() -> None:
 
 
 def test_figures_of_other_reports_are_repeated_with_their_origin(tmp_path: Path) -> None:
-    assert related_figures(tmp_path / "none", tmp_path) == ({}, {})
+    assert figures_of_speculation(tmp_path / "none", tmp_path) == ({}, {})
     error = Figure.of([0.07], "ratio")
     origin = {"git_sha": "abc", "date": "today", "command": "python -m benchmarks.planner"}
     report = {"figures": {"planner_error_max": asdict(error), "another": {}}, "provenance": origin | {"machine": {}}}
     (tmp_path / "planner.json").write_text(json.dumps(report))
     (tmp_path / "report.json").write_text(json.dumps({"overall": {"share": 0.64}, "confident": {"share": 0.75}}))
-    figures, origins = related_figures(tmp_path, tmp_path)
+    figures, origins = figures_of_speculation(tmp_path, tmp_path)
     assert {name: figure.median for name, figure in figures.items()} == {
         "planner_error_max": 0.07,
         "agreement": 0.64,

@@ -14,9 +14,11 @@ from services.cli.units import LaunchPlan, UnitKind
 from services.common.config_file import load_config
 from services.common.config_yaml import read_yaml
 from services.common.errors import ConfigError
+from services.predictor.config import PredictorConfig
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.workers.config import StageConfig
+from tests.support.small_predictor import write_random_predictor
 
 TWO_REPLICAS = """
 model: smollm2-135m
@@ -159,3 +161,39 @@ def test_rules_over_several_fields_name_their_section(tmp_path: Path) -> None:
     text = "model: m\nreplicas:\n  - engine: fake\n    fake: {total_blocks: 1}\n"
     with pytest.raises(ConfigError, match=r"local\.yaml:4: replicas\.0\.fake: total_blocks"):
         plan(tmp_path, text)
+
+
+def test_a_predictor_is_for_replicas_that_look_ahead(tmp_path: Path) -> None:
+    write_random_predictor(tmp_path / "predictor", layer=7)
+    looks_ahead = {"admission": {"policy": "lookahead"}}
+    own = looks_ahead | {"predictor": {"address": "10.0.0.1:7", "layer": 3}}
+    config = {
+        "model": "smollm2-135m",
+        "replicas": [looks_ahead, {}, own],
+        "predictor": {"models": [str(tmp_path / "predictor")], "max_rows": 9},
+    }
+    made = plan(tmp_path, json.dumps(config))
+    address = next(unit.address for unit in made.units if unit.kind is UnitKind.PREDICTOR)
+    links = [config_of(made, f"replica-{index}.scheduler")["predictor"] for index in range(3)]
+    assert links == [{"address": address, "layer": 7}, None, {"address": "10.0.0.1:7", "layer": 3}]
+    assert config_of(made, "predictor")["max_rows"] == 9
+    PredictorConfig.model_validate(config_of(made, "predictor"))
+
+
+def test_a_predictor_that_is_not_there_is_named(tmp_path: Path) -> None:
+    config = {"model": "smollm2-135m", "predictor": {"models": [str(tmp_path / "none")]}}
+    with pytest.raises(ConfigError, match=r"none/config\.json: No such file or directory; name a folder"):
+        plan(tmp_path, json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("replica", "problem"),
+    [
+        ({"admission": {"policy": "aggressive"}}, "predictor: admission.policy aggressive does not use it"),
+        ({"engine": "fake"}, "predictor: admission.policy aggressive does not use it"),
+    ],
+)
+def test_a_predictor_that_nothing_would_use_is_refused(tmp_path: Path, replica: dict[str, Any], problem: str) -> None:
+    link = {"predictor": {"address": "10.0.0.1:7", "layer": 3}}
+    with pytest.raises(ConfigError, match=problem):
+        plan(tmp_path, json.dumps({"model": "smollm2-135m", "replicas": [replica | link]}))

@@ -14,6 +14,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from services.common import vllm_codec
 from services.workers.activations import ActivationInbox
 from services.workers.kept_drafts import KeptDrafts
+from services.workers.length_states import LengthStates
 from services.workers.metrics import StageMetrics
 from services.workers.spans import StageSpans
 from services.workers.step_runner import StepRunner
@@ -86,3 +87,24 @@ def test_speculation_hears_of_finished_requests_from_plans_without_rows() -> Non
     assert reply is not None
     assert not reply.HasField("error")
     assert (kept.held, verdicts.held) == (0, 0)
+
+
+def test_states_are_handed_over_where_they_are_asked_for_and_a_fault_there_fails_no_step() -> None:
+    faults = [False, False, True]
+    handed_over: list[LengthStates] = []
+
+    def length_states(plan: SchedulerOutput, queries: list[pb.LengthQuery]) -> LengthStates:
+        if faults.pop(0):
+            raise RuntimeError("no such layer")
+        return LengthStates(tuple(query.request_id for query in queries), (7,), b"")
+
+    runner = make_runner(make_stage(length_states=length_states), CollectorRegistry())
+    runner.predict = handed_over.append
+    plan = vllm_codec.encode_scheduler_output(SchedulerOutput.make_empty())
+    query = pb.LengthQuery(request_id="r", answer_tokens=7)
+    for step, queries in enumerate(([query], [], [query], [query], [query]), start=1):
+        reply = runner.run(pb.ExecuteRequest(step=step, generation=1, scheduler_output=plan, length_queries=queries))
+        assert reply is not None
+        assert not reply.HasField("error")
+    assert handed_over == [LengthStates(("r",), (7,), b"")] * 2
+    assert faults == [], "the last step asked nobody any more"

@@ -1,0 +1,1 @@
+"""How remaining-length models are made; behind ``forerun train predictor``."""
