@@ -10,7 +10,6 @@
 """
 
 import random
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -141,10 +140,10 @@ class Placement:
         """Blocks of the prompt that replicas have cached, by replica id, as far as the ledger knows."""
         if self._readings is None or not self._options.prefix_weight or len(sessions) < 2:
             return {}
-        sizes = Counter(session.info.block_size for session in sessions if session.info is not None)
-        if not sizes:
+        # Names depend on the block size: replicas of another one than the first's are not looked for.
+        block_size = next((session.info.block_size for session in sessions if session.info is not None), 0)
+        if not block_size:
             return {}
-        ((block_size, _),) = sizes.most_common(1)
         return await self._readings.prefix_holders(
             prefix_hashes(submission.prompt_token_ids, block_size, MOST_PREFIXES)
         )

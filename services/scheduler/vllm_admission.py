@@ -90,7 +90,8 @@ class AdmissionGate:
     def length_queries(self, output: SchedulerOutput) -> list[tuple[str, int]]:
         """Requests of a step whose remaining length is to be predicted, with the tokens that their answers have."""
         return self._outlooks.wanted(
-            (name, request.num_computed_tokens - request.num_prompt_tokens)  # schedule() has counted the step's
+            # schedule() has counted the step's tokens already.
+            (name, max(0, request.num_computed_tokens - request.num_prompt_tokens))
             for name in output.num_scheduled_tokens
             if not (request := self._scheduler.requests[name]).is_prefill_chunk
         )

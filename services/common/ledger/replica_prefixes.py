@@ -17,6 +17,7 @@ from services.common.ledger.schema import FleetKeys
 NAMES_A_CALL = 256
 NAMES_A_WRITE = 2048
 """Names written in one go; the rest follow with the next write."""
+MOST_TO_REMOVE = 65_536
 REFRESHES_A_LIFE = 3
 """Entries are written again so often while they live, or they would expire."""
 
@@ -58,13 +59,16 @@ class ReplicaPrefixes:
             self._drop(name)
         while len(self._cached) > self._most:
             self._drop(next(iter(self._cached)))
+        # While Redis is away they pile up; what is forgotten here expires there.
+        while len(self._to_remove) > MOST_TO_REMOVE:
+            del self._to_remove[next(iter(self._to_remove))]
 
     def lost(self) -> None:
         """Redis may have lost what was written: all of it is to be written again."""
         self._to_add = dict.fromkeys(self._cached)
 
     def write(self) -> None:
-        """Writes some of what is to be written, newest changes first come first served."""
+        """Writes some of what is to be written, in the order in which it came."""
         now = self._clock()
         if now - self._refreshed_at >= self._life_s / REFRESHES_A_LIFE:
             self._refreshed_at = now

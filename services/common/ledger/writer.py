@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 _MAX_HEARTBEAT_S = 1.0
 """An idle replica finds out within this time, in seconds, that Redis lost its entry."""
 
+_MOST_PREFIX_CHANGES = 65_536
+"""Changes that wait for a writer which has never reached Redis; the oldest are forgotten, which costs cache hits."""
+
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -122,6 +125,8 @@ class LedgerWriter:
         with self._lock:
             self._prefixes.update(dict.fromkeys(stored, True))
             self._prefixes.update(dict.fromkeys(removed, False))
+            while len(self._prefixes) > _MOST_PREFIX_CHANGES:
+                del self._prefixes[next(iter(self._prefixes))]
         # No wake-up: they go with the step's state, or with the next heartbeat.
 
     def admitted(self, reservation_id: str) -> None:
