@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.common.file_digest import file_digest
+from services.common.training import wheels as wheels_module
 from services.common.training.answer_shards import AnswerShards
 from services.common.training.prompt import (
     HELD_OUT_PERCENT,
@@ -23,7 +24,6 @@ from services.common.training.prompt import (
 from services.common.training.prompt_set import WORKLOAD_SHARES, mix
 from services.common.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
 from services.common.training.wheels import DATA_WHEELS, DataWheel, fetch_wheels
-from services.workers.training import wheels as wheels_module
 from services.workers.training.prompts_alone import add_prompts_alone
 
 
