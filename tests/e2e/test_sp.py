@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from benchmarks.forerun_run import scrape
@@ -23,6 +22,7 @@ from benchmarks.random_adapter import write_random_adapter
 from benchmarks.systems import forerun_config
 from services.cli.background import BackgroundSystem
 from services.cli.scrape_targets import TARGETS_FILE
+from services.cli.units import UnitKind
 from services.client.client import ForerunClient
 from services.common.outcome import Outcome
 from services.common.types import Delta, Finished, SamplingOptions, StructuredOutput
@@ -162,8 +162,8 @@ def counted(system: BackgroundSystem, name: str) -> float:
 
 
 def pages(system: BackgroundSystem) -> list[str]:
-    """Those of processes that live."""
-    units = [unit for unit in system.state.units if psutil.pid_exists(unit.pid)]
+    """Of all processes but the predictor, which a test kills."""
+    units = [unit for unit in system.state.units if unit.kind is not UnitKind.PREDICTOR]
     return [page for unit in units for _, page in unit.metrics]
 
 
