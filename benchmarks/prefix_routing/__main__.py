@@ -24,9 +24,10 @@ from services.common.types import Delta, SamplingOptions
 
 NAME = "prefix-routing"
 ONE, BY_PREFIX, BY_LOAD = "one", "by_prefix", "by_load"
-BLOCK_SIZE = 16
+BLOCK_SIZE = 32
+"""As few as vLLM takes on a CPU."""
 ANSWER_TOKENS = 12
-QUESTION_TOKENS = 48
+QUESTION_TOKENS = 64
 AT_ONCE = 4
 """Conversations at a time."""
 THINKING_S = (0.1, 0.6)

@@ -1,5 +1,7 @@
 """The sidecar's Prometheus metrics."""
 
+from collections.abc import Mapping
+
 from prometheus_client import Counter, Histogram
 
 from services.common.metrics import ServiceMetrics
@@ -24,9 +26,9 @@ class PredictorMetrics(ServiceMetrics):
             registry=self.registry,
         )
 
-    def answered(self, seconds: float, within: list[int | None]) -> None:
-        """One call. ``within``: of each row the shortest threshold whose cut-off it reaches."""
+    def answered(self, seconds: float, rows: int, within: Mapping[str, int]) -> None:
+        """One call. ``within``: how many rows by the shortest threshold whose cut-off they reach, or none."""
         self._seconds.observe(seconds)
-        self._rows.observe(len(within))
-        for threshold in within:
-            self._within.labels("none" if threshold is None else str(threshold)).inc()
+        self._rows.observe(rows)
+        for tokens, count in within.items():
+            self._within.labels(tokens).inc(count)

@@ -1,9 +1,11 @@
 """The gRPC door of the predictor: unpack, compute, pack. Computing takes about a millisecond, so it is done here."""
 
 import time
+from collections import Counter
 from typing import Any, TypeAlias
 
 import grpc.aio
+import numpy as np
 from forerun.predictor.v1 import service_pb2 as pb
 from forerun.predictor.v1 import service_pb2_grpc
 
@@ -39,7 +41,7 @@ class PredictorServicer(service_pb2_grpc.PredictorServiceServicer):
             self._metrics.count_request(error.outcome)
             raise
         chances = model.chances(states, answer_tokens)
-        self._metrics.answered(time.perf_counter() - began, _within(model.config, chances))
+        self._metrics.answered(time.perf_counter() - began, len(answer_tokens), _within(model.config, chances))
         self._metrics.count_request(Outcome.STOP)
         return chances_to_proto(model.config, chances)
 
@@ -47,16 +49,9 @@ class PredictorServicer(service_pb2_grpc.PredictorServiceServicer):
         return pb.ListModelsResponse(models=[model_to_proto(model) for model in self._registry])
 
 
-def _within(config: RemainingLengthConfig, chances: Floats) -> list[int | None]:
-    """Of each row the shortest threshold whose cut-off it reaches."""
-    return [
-        next(
-            (
-                tokens
-                for tokens, chance, cut in zip(config.thresholds, row, config.cut_offs, strict=True)
-                if chance >= cut
-            ),
-            None,
-        )
-        for row in chances.tolist()
-    ]
+def _within(config: RemainingLengthConfig, chances: Floats) -> Counter[str]:
+    """How many rows by the shortest threshold whose cut-off they reach; "none": they reach none."""
+    reached = chances >= np.array(config.cut_offs, np.float32)
+    shortest = np.where(reached.any(axis=1), reached.argmax(axis=1), len(config.thresholds))
+    names = [*map(str, config.thresholds), "none"]
+    return Counter({names[index]: int(count) for index, count in enumerate(np.bincount(shortest)) if count})
