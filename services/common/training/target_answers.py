@@ -3,13 +3,13 @@
 Both lie in the target's work folder, so whatever is trained next for the same target finds them there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.common.training.answer_shards import Answer, AnswerShards
 from services.common.training.answers import AnswerOptions, Target, generate_answers
-from services.common.training.progress import Listener
+from services.common.training.progress import Count, Listener
 from services.common.training.prompt import Prompt, read_prompts, write_prompts
 from services.common.training.prompt_set import build_prompts
 from services.common.training.wheels import Download, fetch_wheels
@@ -64,11 +64,15 @@ class TargetAnswers:
             return
         listen.step("answers", wanted_tokens)
 
-        def on_answer(answer: Answer) -> bool:
-            nonlocal tokens
-            tokens += len(answer.answer)
-            listen.reach(tokens, "tokens")
-            return tokens >= wanted_tokens
+        count = Count(listen, "tokens", tokens)
 
+        def on_answer(answer: Answer) -> bool:
+            count.add(len(answer.answer))
+            return count.done >= wanted_tokens
+
+        self.answer(prompts, self.shards, on_answer)
+
+    def answer(self, prompts: Sequence[Prompt], shards: AnswerShards, on_answer: Callable[[Answer], bool]) -> None:
+        """Lets the target answer other prompts, into ``shards`` of their own; see ``generate_answers``."""
         start = self._start_target
-        generate_answers(lambda: start(self._model, self._answering), prompts, self.shards, self._answering, on_answer)
+        generate_answers(lambda: start(self._model, self._answering), prompts, shards, self._answering, on_answer)

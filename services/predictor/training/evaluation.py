@@ -77,14 +77,12 @@ def evaluate(
             choose_cut_off(*each, precision) for each in _by_threshold(chances, *validation.labels(thresholds))
         )
         cut_offs[name] = cuts
+        judged = {title: (predict(data), *data.labels(thresholds)) for title, data in sets.items()}
         accuracy[name] = {
-            title: tuple(
-                measure(*each, cut)
-                for each, cut in zip(_by_threshold(predict(data), *data.labels(thresholds)), cuts, strict=True)
-            )
-            for title, data in sets.items()
+            title: tuple(measure(*part, cut) for part, cut in zip(_by_threshold(*each), cuts, strict=True))
+            for title, each in judged.items()
         }
-        losses[name] = {title: _loss(predict(data), *data.labels(thresholds)) for title, data in sets.items()}
+        losses[name] = {title: _loss(*each) for title, each in judged.items()}
     return Report(thresholds, cut_offs, accuracy, losses)
 
 

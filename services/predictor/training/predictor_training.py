@@ -16,8 +16,8 @@ import torch
 
 from services.common.target_fingerprint import target_fingerprint
 from services.common.training.answer_shards import Answer, AnswerShards
-from services.common.training.answers import AnswerOptions, generate_answers
-from services.common.training.progress import Listener
+from services.common.training.answers import AnswerOptions
+from services.common.training.progress import Count, Listener
 from services.common.training.prompt import Prompt, read_prompts, stable_hash, write_prompts
 from services.common.training.provenance import Part, Provenance, config_sha256
 from services.common.training.states import compute_states
@@ -27,6 +27,7 @@ from services.common.training.wheels import Download, fetch_wheels
 from services.predictor.model import Floats, RemainingLengthModel, features, save_model
 from services.predictor.model_config import THRESHOLDS, RemainingLengthConfig
 from services.predictor.training.card import write_card
+from services.predictor.training.cut_offs import NEVER
 from services.predictor.training.evaluation import (
     HAZARD,
     MODEL,
@@ -72,7 +73,6 @@ class PredictorTraining:
 
     def __init__(self, options: PredictorOptions, start_target: StartTarget, work: Path, listen: Listener) -> None:
         self._options = options
-        self._start_target = start_target
         self._work = work
         self._listen = listen
         choice = PromptChoice(options.prompts, options.prompt_seed)
@@ -93,36 +93,25 @@ class PredictorTraining:
         """Steps 2 and 3: lets the target answer both."""
         self._target.generate(self._options.answer_tokens, self._listen)
         prompts = read_prompts(self._judged_path)
-        answered = sum(1 for _ in self._judged)
-        if answered >= len(prompts):
+        # Other choices of prompts may have left answers there, too.
+        answered = len({prompt.id for prompt in prompts} & {answer.prompt_id for answer in self._judged})
+        if answered == len(prompts):
             return
         self._listen.step("answers to be judged on", len(prompts))
+        count = Count(self._listen, "answers", answered)
 
-        def on_answer(answer: Answer) -> bool:  # noqa: ARG001
-            nonlocal answered
-            answered += 1
-            self._listen.reach(answered, "answers")
+        def on_answer(_answer: Answer) -> bool:
+            count.add(1)
             return False
 
-        options = self._options
-        start = self._start_target
-        generate_answers(
-            lambda: start(options.model, options.answering), prompts, self._judged, options.answering, on_answer
-        )
+        self._target.answer(prompts, self._judged, on_answer)
 
     def compute_states(self) -> None:
         """Step 4: the residual streams."""
-        tokens = 0
         shards = (self._target.shards, self._judged)
         self._listen.step("states", sum(each.positions for some in shards for each in some))
-
-        def on_tokens(count: int) -> None:
-            nonlocal tokens
-            tokens += count
-            self._listen.reach(tokens, "tokens")
-
-        options = self._options
-        compute_states(options.model, self._shard_paths(), self._work / "states", [options.layer], on_tokens)
+        options, count = self._options, Count(self._listen, "tokens")
+        compute_states(options.model, self._shard_paths(), self._work / "states", [options.layer], count.add)
 
     def train(self, out: Path, training: TrainOptions, command: str) -> Report:
         """Steps 5 and 6: trains the model and writes it with its report into ``out``.
@@ -143,12 +132,13 @@ class PredictorTraining:
             lambda epoch, loss: self._listen.reach(epoch, f"validation loss {loss:.4f}"),
         )
         tensors = {"mean": mean, "scale": scale, **trainer.tensors()}
-        model = RemainingLengthModel(self._config(training, (1.0,) * len(THRESHOLDS)), tensors)
-        report = self._judge(model, train, validation)
-        save_model(out, self._config(training, report.cut_offs[MODEL]), tensors)
+        config = self._config(training)
+        report = self._judge(RemainingLengthModel(config, tensors), train, validation)
+        config = config.model_copy(update={"cut_offs": report.cut_offs[MODEL]})
+        save_model(out, config, tensors)
         provenance = self._provenance(training, command)
         provenance.write(out)
-        write_card(out, self._config(training, report.cut_offs[MODEL]), report, provenance)
+        write_card(out, config, report, provenance)
         return report
 
     def _judge(self, model: RemainingLengthModel, train: Examples, validation: Examples) -> Report:
@@ -188,7 +178,8 @@ class PredictorTraining:
     def _shard_paths(self) -> list[Path]:
         return [*self._target.shards.paths(), *self._judged.paths()]
 
-    def _config(self, training: TrainOptions, cut_offs: tuple[float, ...]) -> RemainingLengthConfig:
+    def _config(self, training: TrainOptions) -> RemainingLengthConfig:
+        """Without cut-offs yet, which are set on what it says."""
         options, hf_config = self._options, target_config(self._options.model)
         return RemainingLengthConfig(
             target=options.name,
@@ -196,7 +187,7 @@ class PredictorTraining:
             layer=options.layer,
             hidden_size=hf_config.hidden_size,
             width=training.width,
-            cut_offs=cut_offs,
+            cut_offs=(NEVER,) * len(THRESHOLDS),
             precision=options.precision,
         )
 

@@ -17,7 +17,7 @@ from services.common.target_weights import TargetWeights
 from services.common.training.answer_shards import AnswerShards
 from services.common.training.answers import AnswerOptions
 from services.common.training.chat_rendering import prompt_renderer
-from services.common.training.progress import Listener
+from services.common.training.progress import Count, Listener
 from services.common.training.provenance import Part, Provenance, config_sha256
 from services.common.training.states import compute_states
 from services.common.training.target_answers import PromptChoice, StartTarget, TargetAnswers
@@ -87,18 +87,12 @@ class AdapterTraining:
 
     def compute_states(self) -> None:
         """Step 4: the residual streams at the exits, and the last ones."""
-        tokens = 0
         self._listen.step(
             "states", sum(each.positions for shards in (self._target.shards, self._alone) for each in shards)
         )
-
-        def on_tokens(count: int) -> None:
-            nonlocal tokens
-            tokens += count
-            self._listen.reach(tokens, "tokens")
-
+        count = Count(self._listen, "tokens")
         layers = [*self._options.exit_layers, self._last_layer]
-        compute_states(self._options.model, self._shard_paths(), self._states, layers, on_tokens)
+        compute_states(self._options.model, self._shard_paths(), self._states, layers, count.add)
 
     def train(self, exit_layer: int, out: Path, training: TrainOptions, command: str) -> Reports:
         """Steps 5 and 6: trains the adapter of one exit and writes it with its report into ``out``.

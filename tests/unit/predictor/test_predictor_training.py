@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from services.common.training.answer_shards import AnswerShards
 from services.common.training.answers import AnswerOptions
 from services.common.training.prompt import Message, Prompt, write_prompts
 from services.predictor.model import load_model
@@ -82,6 +83,15 @@ def test_the_command_leaves_a_model_that_loads_with_its_report(model: Path, tmp_
     assert made["train"]["prompts"] == {"chat": 40}
     assert made["held_out"]["prompts"] == {"conversation": 4, "other": 4}
     assert "forerun train predictor …" in (out / "README.md").read_text()
+
+
+def test_answers_to_another_choice_of_prompts_do_not_stand_for_these(model: Path, tmp_path: Path) -> None:
+    prepare(model, tmp_path / "work")
+    others = [Prompt.make("other", "test", "held_out", [Message("user", f"{index} again")]) for index in range(2)]
+    write_prompts(tmp_path / "work/judged-4-0.jsonl", others)
+    make_training(model, tmp_path / "work", Listener()).generate_answers()
+    answered = {answer.prompt_id for answer in AnswerShards(tmp_path / "work/judged")}
+    assert {prompt.id for prompt in others} <= answered
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(model: Path, tmp_path: Path) -> None:
