@@ -1,0 +1,69 @@
+"""A block: what was chosen for one step of one request, and what became of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from services.common.expert import Expert
+
+
+class Why(StrEnum):
+    """Why a block has its expert and depth."""
+
+    PINNED = "pinned"
+    """The request, or the replica's configuration, asked for it."""
+    LEARNED = "learned"
+    """The depth model's best score."""
+    AVERAGES = "averages"
+    """Best by the acceptance and the cost measured so far; there is no depth model, or it failed."""
+    EXPLORED = "explored"
+    """Tried to keep those measurements fresh."""
+    NOT_POSSIBLE = "not-possible"
+    """Nothing could be drafted: no expert is admissible, or there is no room for drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """For the next block of one request."""
+
+    expert: Expert
+    depth: int
+    """Draft tokens asked for; 0 exactly with ``Expert.PLAIN``."""
+    why: Why
+    expected_accepted: float | None = None
+    """Of the drafts, where the chooser predicts it."""
+    scores: Mapping[tuple[Expert, int], float] = field(default_factory=dict)
+    """By candidate, what was compared; empty where nothing was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One verified block of one request; a plain step is a block without drafts."""
+
+    index: int
+    """Of the request's blocks, from 0."""
+    choice: Choice
+    drafted: int
+    """Draft tokens that were verified: fewer than asked where the expert had no more, or they did not fit."""
+    accepted: int
+    """Of those, from the first one on."""
+    emitted: int
+    """Tokens that the request got, the verifier's own one included; fewer where the request ended within."""
+    requests: int
+    """In the step that verified it."""
+    rows: int
+    """Tokens that the step ran, of all its requests."""
+    draft_s: float
+    """Seconds that the step's requests waited for the neural drafter; 0 where it did not run."""
+    verify_s: float
+    """Seconds of the verifying step in the model."""
+
+    @property
+    def is_censored(self) -> bool:
+        """Everything was accepted, so what a deeper draft would have met is not known (papers/apex section 4.3)."""
+        return self.accepted == self.drafted
+
+    @property
+    def wasted(self) -> int:
+        """Draft tokens that were verified for nothing."""
+        return self.drafted - self.accepted

@@ -1,0 +1,38 @@
+"""What chooses experts and depths."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.common.expert import Expert
+from services.scheduler.apex.block import Block, Choice
+from services.scheduler.apex.history import RequestHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One request that gets its next block chosen."""
+
+    history: RequestHistory
+    experts: Sequence[Expert]
+    """That can draft for it, ``PLAIN`` always among them; without n-gram where its text holds no match."""
+    ngram_found: int
+    """Draft tokens that the n-gram expert has found, at most the deepest depth; 0: none."""
+    ngram_match: int
+    """Tokens of the match behind which it found them; 0: none."""
+    deepest: int
+    """Most draft tokens that fit: into the context, into what is left of the answer, into the step's budget."""
+    expert: Expert | None = None
+    """Pinned; None: free."""
+    depth: int | None = None
+    """Pinned; None: free."""
+
+
+class Policy(Protocol):
+    """Not thread-safe; lives between two steps of the engine core, so it must be fast: 0.5 ms for 64 requests."""
+
+    def choose(self, candidates: Sequence[Candidate]) -> list[Choice]:
+        """One for each candidate, in order. All of them will be verified in one step."""
+
+    def observe(self, blocks: Sequence[tuple[RequestHistory, Block]]) -> None:
+        """The outcomes of one step, plain blocks included; before the histories are told."""

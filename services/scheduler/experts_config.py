@@ -1,0 +1,68 @@
+"""Which experts a replica of one stage has, and how they are chosen (APEX)."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from services.common.config import ConfigModel
+from services.common.expert import DEPTHS, Expert
+
+
+class NeuralDrafterConfig(ConfigModel):
+    """The one drafter with weights."""
+
+    kind: Literal[Expert.EAGLE3, Expert.DRAFT_MODEL]
+    """eagle3: a head on the target's hidden states. draft_model: a smaller model of the same vocabulary."""
+    model: str
+    """Its folder or Hugging Face id, in the format that vLLM loads; ``forerun train eagle3`` and ``forerun train
+    draft`` make one."""
+
+
+class NgramConfig(ConfigModel):
+    """Drafting from the request's own text."""
+
+    shortest_match: int = Field(default=2, ge=1)
+    """Tokens that must have stood there before."""
+    longest_match: int = Field(default=5, ge=1)
+    """Longer matches are not looked for."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.longest_match < self.shortest_match:
+            raise ValueError(
+                f"longest_match: {self.longest_match} is less than shortest_match {self.shortest_match}; raise it"
+            )
+        return self
+
+
+class ExpertsConfig(ConfigModel):
+    """Speculation in blocks: an expert drafts some tokens, and the next step verifies them all at once."""
+
+    drafter: NeuralDrafterConfig | None = None
+    """Null: no neural one."""
+    ngram: NgramConfig | None = NgramConfig()
+    """Null: nothing is looked up."""
+    expert: Expert | Literal["auto"] = "auto"
+    """Of requests that do not ask for one. auto: chosen block by block."""
+    depth: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Draft tokens of a block, for requests that do not ask for a number. auto: chosen block by block."""
+    deepest: int = Field(default=DEPTHS[-1], ge=1, le=DEPTHS[-1])
+    """Most draft tokens of a block, whoever asks."""
+
+    @property
+    def experts(self) -> tuple[Expert, ...]:
+        """All that the replica has; plain first."""
+        ngram = () if self.ngram is None else (Expert.NGRAM,)
+        neural = () if self.drafter is None else (Expert(self.drafter.kind),)
+        return (Expert.PLAIN, *ngram, *neural)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.drafter is None and self.ngram is None:
+            raise ValueError("experts: has neither a drafter nor ngram; name one, or remove experts")
+        if self.expert != "auto" and self.expert not in self.experts:
+            raise ValueError(f"expert: {self.expert} is not among {', '.join(self.experts)}; configure it, or set auto")
+        if self.depth != "auto" and self.depth > self.deepest:
+            raise ValueError(f"depth: {self.depth} is more than deepest {self.deepest}; lower it, or raise deepest")
+        return self
