@@ -55,6 +55,12 @@ def generate(  # noqa: PLR0913  (one parameter an option)
     logprobs: Annotated[int | None, typer.Option(help="Log probabilities of so many candidates; shown by --json.")] = (
         None
     ),
+    expert: Annotated[
+        str | None, typer.Option(help="Who drafts: plain, ngram, eagle3 or draft_model; default: the replica's choice.")
+    ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(min=0, help="Draft tokens of a block; default: the replica's choice.")
+    ] = None,
     deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="Give up after.")] = None,
     priority: Annotated[int, typer.Option(help="Lower is served first, where the replica's policy says so.")] = 0,
     tenant: Annotated[str, typer.Option(help="On whose behalf, where replicas share their time fairly.")] = "",
@@ -98,6 +104,8 @@ def generate(  # noqa: PLR0913  (one parameter an option)
         min_tokens=min_tokens,
         logprobs=logprobs,
         structured_output=_schema(json_schema),
+        expert=expert,
+        draft_tokens=draft_tokens,
     )
     kind = _kind(chat=chat, text=text, tokens=tokens, system=system)
     question = Question(

@@ -33,8 +33,9 @@ PLAIN_FIELDS = (
     "stream_interval",
     "skip_reading_prefix_cache",
     "extra_args_json",
+    "expert",
+    "draft_tokens",
 )
-"""Scalars of the same name on both sides."""
 """Optional scalars of the same name and meaning on both sides."""
 
 _LIST_FIELDS = ("stop", "stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")

@@ -73,6 +73,9 @@ class SamplingOptions:
     skip_reading_prefix_cache: bool | None = None
     repetition_detection: RepetitionDetection | None = None
     extra_args_json: str | None = None
+    expert: str | None = None
+    """One of ``services.common.expert.Expert``."""
+    draft_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from services.common.errors import invalid
+from services.common.expert import Expert
 from services.common.types import RepetitionDetection, SamplingOptions
 from services.common.validation_grammar import parse_json, validate_structured_output
 
@@ -28,6 +29,9 @@ MAX_BAD_WORDS = 128
 MAX_TEMPERATURE = 2.0
 GREEDY_BELOW = 1e-5
 """vLLM samples greedily below this temperature."""
+OWN_ARGS_PREFIX = "forerun_"
+"""Of the keys in vLLM's ``extra_args`` under which Forerun hands its own options to the engine core."""
+
 MAX_EXTRA_ARGS_CHARACTERS = 64 * 2**10
 
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -95,6 +99,7 @@ def validate_sampling(
     if options.structured_output is not None:
         validate_structured_output(options.structured_output)
     _check_extra_args(options.extra_args_json)
+    _check_speculation(options)
 
 
 def reject_unknown_fields(message: Message, path: str = "") -> None:
@@ -212,6 +217,17 @@ def _check_extra_args(text: str | None) -> None:
     parsed = parse_json(field, text)
     if not isinstance(parsed, dict):
         raise invalid(field, f"must be a JSON object, got {type(parsed).__name__}")
+    if ours := [key for key in parsed if key.startswith(OWN_ARGS_PREFIX)]:
+        raise invalid(field, f"{ours[0]} is Forerun's own; set sampling.expert and sampling.draft_tokens instead")
+
+
+def _check_speculation(options: SamplingOptions) -> None:
+    if options.expert is not None:
+        known = [each.value for each in Expert]
+        _check("expert", options.expert, options.expert in known, f"must be one of {', '.join(known)}")
+    if options.draft_tokens is not None:
+        is_legal = 0 <= options.draft_tokens < 2**31
+        _check("draft_tokens", options.draft_tokens, is_legal, "must be 0 (draft nothing) or more")
 
 
 def _check(name: str, value: object, is_legal: bool, rule: str) -> None:

@@ -8,7 +8,7 @@ FORERUN_VERSION = version("forerun")
 SESSION_PROTOCOL_VERSION = 1
 """Of the router-to-scheduler session (scheduler/v1)."""
 
-STAGE_PROTOCOL_VERSION = 4
+STAGE_PROTOCOL_VERSION = 5
 """Of the scheduler-to-stage contract (stage/v1)."""
 
 

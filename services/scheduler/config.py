@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from services.common.address import split_address
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig
 from services.common.ledger import LedgerConfig
+from services.scheduler.experts_config import ExpertsConfig
 from services.scheduler.lookahead.config import AdmissionConfig, PredictorLink
 from services.scheduler.speculation_config import SpeculationConfig
 
@@ -86,6 +87,8 @@ class SchedulerConfig(ConfigModel):
     pays where these have cores of their own (GPUs); on a CPU that computes with all cores, tokens leave later."""
     speculation: SpeculationConfig | None = None
     """Speculative parallelism across the stages, of which there must be several. Null: none."""
+    experts: ExpertsConfig | None = None
+    """Speculation in blocks on one stage: a drafter, n-grams, or both, chosen block by block (APEX). Null: none."""
     admission: AdmissionConfig = AdmissionConfig()
     """When waiting requests start."""
     predictor: PredictorLink | None = None
@@ -160,6 +163,12 @@ class SchedulerConfig(ConfigModel):
             raise ValueError(f"embedding: host needs at least two pipeline stages, there are {len(self.stages)}")
         if self.speculation and len(self.stages) < 2:
             raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
+        if self.experts and len(self.stages) != 1:
+            raise ValueError(
+                f"experts: are for one stage, there are {len(self.stages)}; several speculate with `speculation`"
+            )
+        if self.experts and self.run_ahead:
+            raise ValueError("run_ahead: a step is planned when the drafts are known; remove it or experts")
         if self.speculation and not self.micro_batching:
             raise ValueError("micro_batching: must be true with speculation, which falls back to it; remove either")
         if self.admission.policy != "aggressive" and self.engine == "fake":

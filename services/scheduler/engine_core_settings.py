@@ -12,6 +12,7 @@ from pydantic import Field
 
 from services.common.config import ClientTlsConfig, ConfigModel, TelemetryConfig
 from services.common.ledger import LedgerConfig
+from services.scheduler.experts_config import ExpertsConfig
 from services.scheduler.lookahead.config import AdmissionConfig, PredictorLink
 from services.scheduler.speculation_config import SpeculationConfig
 
@@ -47,6 +48,8 @@ class EngineCoreSettings(ConfigModel):
     """Where the first stage keeps the token embedding's weight."""
     speculation: SpeculationConfig | None = None
     """How the replica speculates across its stages; None: it does not."""
+    experts: ExpertsConfig | None = None
+    """Who drafts blocks of tokens on a replica of one stage; None: nobody."""
     admission: AdmissionConfig = AdmissionConfig()
     """When waiting requests start."""
     predictor: PredictorLink | None = None

@@ -11,6 +11,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from services.common.errors import ConfigError
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine_core_settings import EngineCoreSettings
+from services.scheduler.experts_config import ExpertsConfig
 from services.workers.draft_adapter.config import CONFIG_NAME, DraftAdapterConfig
 
 _OURS = {
@@ -22,6 +23,8 @@ _OURS = {
     "kv_events_config": "cached prefixes are named in the ledger instead; see ledger.prefix_blocks",
     "data_parallel_size": "run several replicas instead",
     "async_scheduling": "set `run_ahead` instead",
+    "speculative_config": "set `experts` (one stage) or `speculation` (several) instead",
+    "per_request_spec_decode_metrics": "it follows from `experts`",
 }
 _OURS_WITH_STAGES = {
     "pipeline_parallel_size": "it follows from `stages`",
@@ -39,7 +42,23 @@ def plain_arguments(config: SchedulerConfig) -> dict[str, Any]:
     if config.stages:
         plain["pipeline_parallel_size"] = len(config.stages)
         plain["tensor_parallel_size"] = len(config.stages[0])
+    if config.experts is not None:
+        plain["speculative_config"] = speculative_config(config.experts, plain.get("tensor_parallel_size", 1))
     return plain
+
+
+def speculative_config(experts: ExpertsConfig, tensor_ranks: int) -> dict[str, Any]:
+    """vLLM's settings of a replica's neural drafter, or of an engine that verifies what the scheduler drafts."""
+    deepest = {"num_speculative_tokens": experts.deepest}
+    if experts.drafter is None:
+        return {"method": "custom_class", "model": "services.workers.vllm_lazy_drafter.NoDrafter", **deepest}
+    drafter = experts.drafter
+    return {
+        "method": drafter.kind.value,
+        "model": drafter.model,
+        "draft_tensor_parallel_size": tensor_ranks,
+        **deepest,
+    }
 
 
 def core_settings(config: SchedulerConfig, address: str, generation: int) -> EngineCoreSettings:
@@ -54,6 +73,7 @@ def core_settings(config: SchedulerConfig, address: str, generation: int) -> Eng
         micro_batching=config.micro_batching,
         embedding=config.embedding,
         speculation=config.speculation,
+        experts=config.experts,
         admission=config.admission,
         predictor=config.predictor,
         stage_tls=config.stage_tls,
@@ -101,6 +121,7 @@ def engine_arguments(config: SchedulerConfig, settings: EngineCoreSettings) -> A
             kv_events_config=KVEventsConfig(enable_kv_cache_events=_names_prefixes(config), publisher="null"),
             served_model_name=list(config.model_names),
             additional_config={**extra, **settings.to_additional_config()},
+            per_request_spec_decode_metrics="none" if config.experts is None else "summary",
             # Our stat logger and vLLM's Prometheus one still run; only the periodic log line goes.
             disable_log_stats=True,
             enable_log_requests=False,
@@ -119,6 +140,8 @@ def scheduler_class(config: SchedulerConfig) -> str:
     """Which of our schedulers the engine core gets."""
     if config.speculation is not None:
         return "services.scheduler.vllm_sp_scheduler.SpScheduler"
+    if config.experts is not None:
+        return "services.scheduler.vllm_experts_scheduler.ExpertsScheduler"
     if config.run_ahead:
         return "services.scheduler.vllm_run_ahead.RunAheadScheduler"
     return "services.scheduler.vllm_scheduler.ForerunScheduler"

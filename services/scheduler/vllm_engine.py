@@ -72,6 +72,9 @@ class VllmEngine:
         # Only the check for an endpoint reads this field from now on, and it would drop our headers.
         llm.observability_config.otlp_traces_endpoint = "forerun"
         guard_prompt_ends(llm.output_processor)
+        # Of the front, only the check for options that cannot be speculated with reads this; such requests run plainly
+        # here (``services.workers.vllm_plain_options``) and are not to be refused.
+        llm.input_processor.speculative_config = None
         # Also starts the tasks that listen to the engine core.
         tasks = await llm.get_supported_tasks()
         if "generate" not in tasks:

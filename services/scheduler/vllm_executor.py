@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -30,7 +29,7 @@ from services.common.logs import setup_logging
 from services.common.process import die_with_parent
 from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
 from services.scheduler.engine_core_settings import EngineCoreSettings
-from services.scheduler.sp_controller import StageTime
+from services.scheduler.pending_step import PendingDrafts, PendingStep
 from services.scheduler.stage_links import StageLinkOptions, StageLinks, StageLostError
 
 _CONNECT_TIMEOUT_S = 120.0
@@ -54,40 +53,6 @@ _METHODS: dict[str, "pb.WorkerMethod.ValueType"] = {
 _log = structlog.get_logger(__name__)
 
 
-@dataclass
-class _PendingStep:
-    """A step on its way: complete with the last stage's tokens and, under speculation, the first stage's drafts."""
-
-    drafts_due: bool
-    future: Future[ModelRunnerOutput | None] = field(default_factory=Future)
-    sent_s: float = field(default_factory=time.monotonic)
-    output: ModelRunnerOutput | None = None
-    drafts: dict[str, pb.Draft] = field(default_factory=dict)
-    times: list[StageTime | None] = field(default_factory=list)
-
-    @property
-    def is_complete(self) -> bool:
-        return self.output is not None and not self.drafts_due
-
-    def take(self, reply: pb.ExecuteResponse, stage: int, *, is_first: bool, is_last: bool) -> None:
-        """A rank's reply, the first or the one that samples or another of ``stage``.
-
-        Raises ``ValueError`` (msgspec's among them) for a reply that cannot be read."""
-        spent = reply.times
-        model_ms, draft_ms = (spent.busy_ns - spent.draft_ns) / 1e6, spent.draft_ns / 1e6
-        self.times[stage] = StageTime(spent.tokens, model_ms, draft_ms, spent.began_unix_ns)
-        if is_first:
-            self.drafts = {draft.request_id: draft for draft in reply.drafts}
-            self.drafts_due = False
-        if is_last:
-            self.output = vllm_codec.decode_model_runner_output(reply.model_runner_output)
-        if self.is_complete:
-            # ModelRunnerOutput has no field for them; the scheduler reads these attributes.
-            self.output.forerun_drafts = self.drafts  # type: ignore[union-attr]
-            self.output.forerun_stage_times = self.times  # type: ignore[union-attr]
-            self.output.forerun_step = reply.step  # type: ignore[union-attr]
-
-
 class GrpcExecutor(Executor):
     """Drives PP × TP stage processes; ranks are pipeline-major as in vLLM."""
 
@@ -106,9 +71,12 @@ class GrpcExecutor(Executor):
         setup_logging("engine-core", self._settings.telemetry)
         self._refuse_unsupported()
         self._step = 0
+        self._latest: SchedulerOutput | None = None
+        """The step that drafts would follow."""
         self._held: pb.ExecuteRequest | None = None
         self._awaiting_grammar = False
-        self._pending: dict[int, _PendingStep] = {}
+        self._pending: dict[int, PendingStep] = {}
+        self._drafting: PendingDrafts | None = None
         self._lengths: list[pb.RemainingLengths] = []
         """What the predictor said since the last step came back; touched on the links' thread only."""
         self._failure: StageLostError | None = None
@@ -157,6 +125,7 @@ class GrpcExecutor(Executor):
     ) -> Future[ModelRunnerOutput | None] | ModelRunnerOutput | None:
         """Plans one step. None (a resolved future of it) tells the engine that ``sample_tokens`` must follow."""
         self._raise_failure()
+        self._latest = scheduler_output
         if not scheduler_output.total_num_scheduled_tokens:
             # Stages only have to hear who has finished; nothing waits for their answer.
             if scheduler_output.finished_req_ids:
@@ -199,8 +168,23 @@ class GrpcExecutor(Executor):
         return future if non_block else future.result()
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """vLLM's own speculation has none here; drafts of SP come with a step's output."""
-        return None
+        """What the stage's neural drafter says will follow the step before, as deep as the scheduler has asked.
+
+        None without one: drafts of SP come with a step's output.
+        """
+        if self._settings.experts is None:
+            return None
+        # SchedulerOutput has no field for it; the scheduler leaves it here when it has seen the step's tokens.
+        depth = getattr(self._latest, "forerun_draft_depth", 0)
+        if not depth:
+            return DraftTokenIds([], [])
+        self._step += 1
+        drafting = self._drafting = PendingDrafts(self._step)
+        self._raise_failure()  # with nothing in between, as in sample_tokens
+        order = pb.DraftOrder(depth=depth)
+        self._links.send(pb.ExecuteRequest(step=self._step, generation=self._settings.generation, draft=order))
+        blocks = drafting.future.result()
+        return DraftTokenIds([each.request_id for each in blocks], [list(each.token_ids) for each in blocks])
 
     def register_failure_callback(self, callback: Callable[[], None]) -> None:
         """Called at once when a stage has been lost already."""
@@ -236,9 +220,9 @@ class GrpcExecutor(Executor):
             ],
         )
 
-    def _pending_step(self) -> _PendingStep:
+    def _pending_step(self) -> PendingStep:
         speculates = self._settings.speculation is not None
-        return _PendingStep(drafts_due=speculates, times=[None] * len(self._settings.stages))
+        return PendingStep(drafts_due=speculates, times=[None] * len(self._settings.stages))
 
     def _on_reply(self, rank: int, reply: pb.ExecuteResponse) -> None:
         if reply.HasField("remaining_lengths"):
@@ -246,6 +230,10 @@ class GrpcExecutor(Executor):
         elif reply.HasField("error"):
             _log.error("step_failed", rank=rank, step=reply.step, traceback=reply.error.traceback)
             self._fail(StageLostError(f"stage {rank}: {reply.error.kind}: {reply.error.message}"))
+        elif self._drafting is not None and reply.step == self._drafting.step:
+            if rank == self._output_rank:
+                drafting, self._drafting = self._drafting, None
+                drafting.future.set_result(list(reply.draft_blocks))
         elif (pending := self._pending.get(reply.step)) is not None:
             try:
                 stage = rank // self.parallel_config.tensor_parallel_size
@@ -264,16 +252,21 @@ class GrpcExecutor(Executor):
             return
         self._failure = error
         _log.error("replica_lost", reason=str(error))
-        for pending in list(self._pending.values()):
+        for pending in self._awaited():
             pending.future.set_exception(error)
         self._pending.clear()
+        self._drafting = None
         if self._on_failure is not None:
             self._on_failure()
 
     def _watch(self) -> None:
-        oldest = min((pending.sent_s for pending in list(self._pending.values())), default=None)
+        oldest = min((pending.sent_s for pending in self._awaited()), default=None)
         if oldest is not None and time.monotonic() - oldest > self._settings.step_timeout_s:
             self._fail(StageLostError(f"no answer to a step within {self._settings.step_timeout_s:g} s"))
+
+    def _awaited(self) -> list[PendingStep | PendingDrafts]:
+        drafting = self._drafting
+        return [*list(self._pending.values()), *([] if drafting is None else [drafting])]
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -351,7 +344,6 @@ class GrpcExecutor(Executor):
             "kv_transfer_config": config.kv_transfer_config is not None,
             "enable_prompt_embeds": config.model_config.enable_prompt_embeds,
             "runner: pooling": config.model_config.runner_type == "pooling",
-            "speculative_config": config.speculative_config is not None,
             "data_parallel_size > 1": config.parallel_config.data_parallel_size > 1,
         }
         named = [name for name, used in refused.items() if used]

@@ -21,7 +21,13 @@ from services.common.types import RepetitionDetection, SamplingOptions, Structur
 
 _Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
-_SAME = tuple(name for name in PLAIN_FIELDS if name != "extra_args_json")
+EXPERT_ARG = "forerun_expert"
+DRAFT_TOKENS_ARG = "forerun_draft_tokens"
+"""Keys of ``extra_args``, which vLLM hands through, for the options that are Forerun's own."""
+
+_OURS = {"expert": EXPERT_ARG, "draft_tokens": DRAFT_TOKENS_ARG}
+
+_SAME = tuple(name for name in PLAIN_FIELDS if name not in ("extra_args_json", *_OURS))
 """Same name, type and meaning on both sides."""
 
 _LISTS = ("stop", "stop_token_ids", "bad_words")
@@ -69,7 +75,7 @@ def to_vllm(options: SamplingOptions, *, final_only: bool, max_tokens: int | Non
             **values,
             output_kind=RequestOutputKind.FINAL_ONLY if final_only else RequestOutputKind.DELTA,
             logit_bias=dict(options.logit_bias) if options.logit_bias else None,
-            extra_args=json.loads(options.extra_args_json) if options.extra_args_json else None,
+            extra_args=_extra_args(options),
             structured_outputs=_structured_to_vllm(options.structured_output),
             repetition_detection=_repetition_to_vllm(options.repetition_detection),
             # Made for this request alone: vLLM need not copy it deeply.
@@ -92,7 +98,7 @@ def from_vllm(params: SamplingParams) -> SamplingOptions:
     return SamplingOptions(
         **values,
         logit_bias=dict(params.logit_bias) if params.logit_bias else None,
-        extra_args_json=_extra_args_json(params.extra_args),
+        **_from_extra_args(params.extra_args),
         structured_output=_structured_from_vllm(params.structured_outputs),
         repetition_detection=_repetition_from_vllm(params.repetition_detection),
     )
@@ -168,10 +174,22 @@ def _repetition_from_vllm(params: RepetitionDetectionParams | None) -> Repetitio
     return RepetitionDetection(params.max_pattern_size, params.min_pattern_size, params.min_count)
 
 
-def _extra_args_json(extra_args: dict[str, Any] | None) -> str | None:
-    if not extra_args:
-        return None
+def _extra_args(options: SamplingOptions) -> dict[str, Any] | None:
+    extra = json.loads(options.extra_args_json) if options.extra_args_json else {}
+    extra |= {key: value for name, key in _OURS.items() if (value := getattr(options, name)) is not None}
+    return extra or None
+
+
+def _from_extra_args(extra_args: dict[str, Any] | None) -> dict[str, Any]:
+    """The options that are in there, and whatever else is as JSON."""
+    extra = dict(extra_args or {})
+    ours = {name: extra.pop(key, None) for name, key in _OURS.items()}
+    if ours["expert"] is not None and not isinstance(ours["expert"], str):
+        raise invalid("sampling.expert", f"must be a word, not {ours['expert']!r}")
+    tokens = ours["draft_tokens"]
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
+        raise invalid("sampling.draft_tokens", f"must be a whole number, not {tokens!r}")
     try:
-        return json.dumps(extra_args, allow_nan=False)
+        return {"extra_args_json": json.dumps(extra, allow_nan=False) if extra else None, **ours}
     except (TypeError, ValueError) as error:
         raise invalid("sampling.extra_args_json", f"must be JSON values: {error}") from None

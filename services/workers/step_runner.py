@@ -118,6 +118,8 @@ class StepRunner:
         return reply
 
     def _step(self, request: pb.ExecuteRequest, reply: pb.ExecuteResponse, clock: _Clock) -> ModelRunnerOutput | None:
+        if request.HasField("draft"):
+            return self._draft_blocks(request.draft, reply, clock)
         if not request.scheduler_output:
             return self._sample_late(request, clock)
         plan = vllm_codec.decode_scheduler_output(request.scheduler_output)
@@ -183,6 +185,15 @@ class StepRunner:
             return
         began = time.perf_counter_ns()
         reply.drafts.extend(self._stage.speculation.draft(plan, request.speculation))
+        clock.draft = time.perf_counter_ns() - began
+        clock.busy += clock.draft
+
+    def _draft_blocks(self, order: pb.DraftOrder, reply: pb.ExecuteResponse, clock: _Clock) -> None:
+        """What the neural drafter says; a pipeline's last stage has it."""
+        began = time.perf_counter_ns()
+        drafted = self._stage.draft(order.depth)
+        if self._stage.place.reports_output:
+            reply.draft_blocks.extend(pb.DraftBlock(request_id=each, token_ids=tokens) for each, tokens in drafted)
         clock.draft = time.perf_counter_ns() - began
         clock.busy += clock.draft
 

@@ -65,6 +65,10 @@ class SyntheticStage:
         """Empty: there are no states that a predictor could read."""
         return ""
 
+    def draft(self, depth: int) -> list[tuple[str, list[int]]]:  # noqa: ARG002
+        """Nothing: a synthetic device has no neural drafter."""
+        return []
+
     def length_states(self, plan: SchedulerOutput, queries: Sequence[pb.LengthQuery]) -> LengthStates | None:  # noqa: ARG002
         """None."""
         return None

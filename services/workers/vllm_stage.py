@@ -25,6 +25,8 @@ from services.common.target_fingerprint import target_fingerprint
 from services.workers.length_states import LengthStates
 from services.workers.place import StagePlace
 from services.workers.vllm_host_embedding import embed_on_host
+from services.workers.vllm_lazy_drafter import LazyDraftModel, LazyEagle, make_lazy
+from services.workers.vllm_plain_options import keep_plain_options
 from services.workers.vllm_speculation import Speculation
 from services.workers.vllm_stage_config import stage_config, stage_fingerprint
 from services.workers.vllm_stream_tap import StreamTap, make_tap, rows_of
@@ -42,7 +44,9 @@ class ModelStage:
         self.fingerprint = stage_fingerprint(self.config, engine_args_json)
         self._wrapper: WorkerWrapperBase | None = None
         self.speculation: Speculation | None = None
-        """Set by ``load`` when the replica speculates."""
+        """Set by ``load`` when the replica speculates across its stages."""
+        self._drafter: LazyEagle | LazyDraftModel | None = None
+        """Set by ``load`` when the replica has a neural drafter."""
         self._tap: StreamTap | None = None
         self.target_fingerprint = ""
         """Set by ``load`` on the stage whose states the predictor of remaining lengths reads."""
@@ -82,6 +86,9 @@ class ModelStage:
         wrapper.init_device()
         self._wrapper = wrapper
         with set_current_vllm_config(self.config):
+            if self.config.speculative_config is not None:
+                self._drafter = make_lazy(wrapper.worker.model_runner, self.config)
+                keep_plain_options(wrapper.worker.model_runner, self.config)
             wrapper.worker.load_model()
         if self.place.embeds_on_host:
             embed_on_host(wrapper.worker.model_runner.get_model())
@@ -113,6 +120,8 @@ class ModelStage:
             an empty output when the plan schedules nothing.
         """
         runner = self._require_worker().model_runner
+        if self._drafter is not None:
+            self._drafter.begin_step(plan.finished_req_ids)
         with torch.inference_mode():
             output = runner.execute_model(plan, None if hidden is None else self._arrived(hidden))
         if isinstance(output, IntermediateTensors):
@@ -129,6 +138,20 @@ class ModelStage:
         if not isinstance(output, ModelRunnerOutput):
             raise TypeError(f"vLLM's model runner sampled {type(output).__name__}; is async scheduling on?")
         return output
+
+    def draft(self, depth: int) -> list[tuple[str, list[int]]]:
+        """What the neural drafter says will follow the step that ``sample`` has just ended.
+
+        Args:
+            depth: tokens for each request, at least 1.
+
+        Returns:
+            Each request's draft tokens; nothing where there is no drafter, or vLLM left it out of the step.
+        """
+        if self._drafter is None:
+            return []
+        with torch.inference_mode(), set_current_vllm_config(self.config):
+            return self._drafter.draft(depth)
 
     def length_states(self, plan: SchedulerOutput, queries: Sequence[pb.LengthQuery]) -> LengthStates | None:
         """What the predictor of remaining lengths reads of the step that ``forward`` has just run.

@@ -14,6 +14,10 @@ class RequestHistory:
         self.max_tokens = max_tokens
         self.answer_tokens = 0
 
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tokens came outside of a block: the first one, or one after a preemption."""
+        self.answer_tokens += len(tokens)
+
     def observe(self, block: Block, tokens: Sequence[int]) -> None:
         """A block ended; ``tokens`` are what it emitted."""
         self.blocks += 1
