@@ -72,7 +72,6 @@ class _Lazy:
     """Goes before one of vLLM's proposers."""
 
     # Of the proposer:
-    runner: Any
     device: torch.device
     block_size: int
     max_num_tokens: int
@@ -80,6 +79,7 @@ class _Lazy:
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, runner: Any) -> None:
         super().__init__(vllm_config, device, runner)  # type: ignore[call-arg]
+        self._runner = runner
         self._unread: dict[str, Unread] = {}
         self._step: _Step | None = None
 
@@ -98,7 +98,7 @@ class _Lazy:
         slot_mappings: Any = None,  # noqa: ARG002
     ) -> Tensor:
         """Takes what the step computed, and drafts nothing: [requests, 0]."""
-        batch = self.runner.input_batch
+        batch = self._runner.input_batch
         ids = list(batch.req_ids)
         self._step = _Step(ids, next_token_ids, common_attn_metadata.block_table_tensor, sampling_metadata)
         starts = common_attn_metadata.query_start_loc_cpu.tolist()
@@ -137,7 +137,7 @@ class _Lazy:
         if sum(len(each.tokens) for each in unread.values()) + len(tokens) + len(starts) <= self.max_num_tokens:
             unread = {row: each for row, each in unread.items() if each.ends_block(self.block_size)}
         # A request whose tokens were rolled back (it was preempted) begins anew.
-        positions = self.runner.input_batch.num_computed_tokens_cpu
+        positions = self._runner.input_batch.num_computed_tokens_cpu
         rows = [row for row, each in unread.items() if each.end == positions[row]]
         if rows:
             # What follows them is what this step began with.
