@@ -14,6 +14,7 @@ from services.common.types import (
     GenerationEvent,
     PositionLogprobs,
     PromptLogprobs,
+    SpeculationUsage,
     TokenLogprob,
     Usage,
 )
@@ -129,6 +130,11 @@ def usage_to_proto(usage: Usage) -> generation_pb2.Usage:
         queue_seconds=usage.queue_seconds,
         first_token_seconds=usage.first_token_seconds,
         total_seconds=usage.total_seconds,
+        speculation=None
+        if usage.speculation is None
+        else generation_pb2.SpeculationUsage(
+            draft_tokens=usage.speculation.draft_tokens, blocks_by_accepted=usage.speculation.blocks_by_accepted
+        ),
     )
 
 
@@ -142,6 +148,9 @@ def usage_from_proto(usage: generation_pb2.Usage) -> Usage:
         queue_seconds=usage.queue_seconds if usage.HasField("queue_seconds") else None,
         first_token_seconds=usage.first_token_seconds if usage.HasField("first_token_seconds") else None,
         total_seconds=usage.total_seconds if usage.HasField("total_seconds") else None,
+        speculation=SpeculationUsage(usage.speculation.draft_tokens, tuple(usage.speculation.blocks_by_accepted))
+        if usage.HasField("speculation")
+        else None,
     )
 
 

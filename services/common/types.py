@@ -119,6 +119,20 @@ class ChoiceEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationUsage:
+    """What became of a request's draft tokens. A block is one verifying step with drafts; a step without is none."""
+
+    draft_tokens: int = 0
+    """That were verified."""
+    blocks_by_accepted: tuple[int, ...] = ()
+    """Blocks by the number of their draft tokens that were accepted, from 0 on."""
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(accepted * blocks for accepted, blocks in enumerate(self.blocks_by_accepted))
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens and times (seconds, from arrival at the replica) of a whole request."""
 
@@ -129,6 +143,8 @@ class Usage:
     queue_seconds: float | None = None
     first_token_seconds: float | None = None
     total_seconds: float | None = None
+    speculation: SpeculationUsage | None = None
+    """None where the replica does not speculate in blocks."""
 
 
 @dataclass(frozen=True, slots=True)

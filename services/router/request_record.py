@@ -101,6 +101,9 @@ class RequestRecord:
         )
         if usage.queue_seconds is not None:
             self.span.set_attribute(names.GEN_AI_LATENCY_QUEUE, usage.queue_seconds)
+        if usage.speculation is not None:
+            self.span.set_attribute(names.SPEC_DRAFTED, usage.speculation.draft_tokens)
+            self.span.set_attribute(names.SPEC_ACCEPTED, usage.speculation.accepted_tokens)
 
 
 def _request_attributes(request: RouterRequest, request_id: str) -> dict[str, str | int | float | bool | list[str]]:

@@ -9,9 +9,17 @@ from dataclasses import dataclass, field
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.metrics.stats import RequestStateStats
+from vllm.v1.metrics.stats import RequestSpecDecodeMetrics, RequestStateStats
 
-from services.common.types import ChoiceEnd, Delta, Finished, PositionLogprobs, PromptLogprobs, Usage
+from services.common.types import (
+    ChoiceEnd,
+    Delta,
+    Finished,
+    PositionLogprobs,
+    PromptLogprobs,
+    SpeculationUsage,
+    Usage,
+)
 from services.router.event_queue import merge_deltas
 from services.router.request import RouterEvent
 
@@ -73,6 +81,9 @@ class OutputBuilder:
     def _final(self, finished: Finished) -> RequestOutput:
         ends = {end.index: end for end in finished.choices}
         outputs = [self._completion(index, ends.get(index)) for index in range(len(self._choices))]
+        if finished.usage.speculation is not None and len(outputs) == 1:
+            # vLLM's app tells of it for requests of one choice.
+            outputs[0].spec_decode_metrics = to_speculation_metrics(finished.usage.speculation)
         return self._output(outputs, finished.usage)
 
     def _completion(self, index: int, end: ChoiceEnd | None) -> CompletionOutput:
@@ -117,6 +128,12 @@ def to_position(candidates: PositionLogprobs) -> Position | None:
         candidate.token_id: Logprob(candidate.logprob, candidate.rank, candidate.token.decode("utf-8", "replace"))
         for candidate in candidates
     }
+
+
+def to_speculation_metrics(speculation: SpeculationUsage) -> RequestSpecDecodeMetrics:
+    """vLLM's count of a request's draft tokens."""
+    blocks = speculation.blocks_by_accepted
+    return RequestSpecDecodeMetrics(len(blocks) - 1, list(blocks), speculation.draft_tokens)
 
 
 def to_stats(usage: Usage) -> RequestStateStats:

@@ -139,6 +139,19 @@ class SchedulerConfig(ConfigModel):
             raise ValueError("predictor: stages call it, and there are none; name them, or remove it")
         return self
 
+    @model_validator(mode="after")
+    def _check_speculation(self) -> Self:
+        stages = len(self.stages)
+        if self.speculation and stages < 2:
+            raise ValueError(f"speculation: needs at least two pipeline stages, there are {stages}")
+        if self.speculation and not self.micro_batching:
+            raise ValueError("micro_batching: must be true with speculation, which falls back to it; remove either")
+        if self.experts and stages != 1:
+            raise ValueError(f"experts: are for one stage, there are {stages}; several speculate with `speculation`")
+        if self.experts and self.run_ahead:
+            raise ValueError("run_ahead: a step is planned when its drafts are known; remove it or experts")
+        return self
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """Names that requests may use; never empty."""
@@ -161,16 +174,6 @@ class SchedulerConfig(ConfigModel):
             raise ValueError(f"run_ahead: is for one stage, there are {len(self.stages)}; several speculate instead")
         if self.embedding == "host" and len(self.stages) < 2:
             raise ValueError(f"embedding: host needs at least two pipeline stages, there are {len(self.stages)}")
-        if self.speculation and len(self.stages) < 2:
-            raise ValueError(f"speculation: needs at least two pipeline stages, there are {len(self.stages)}")
-        if self.experts and len(self.stages) != 1:
-            raise ValueError(
-                f"experts: are for one stage, there are {len(self.stages)}; several speculate with `speculation`"
-            )
-        if self.experts and self.run_ahead:
-            raise ValueError("run_ahead: a step is planned when the drafts are known; remove it or experts")
-        if self.speculation and not self.micro_batching:
-            raise ValueError("micro_batching: must be true with speculation, which falls back to it; remove either")
         if self.admission.policy != "aggressive" and self.engine == "fake":
             raise ValueError("admission.policy: the fake engine has only aggressive; remove it or set engine: vllm")
         if self.stages and self.engine == "fake":

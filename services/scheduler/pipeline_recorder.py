@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from services.scheduler.apex.block import Block
 from services.scheduler.lookahead.gatekeeper import Start
 from services.scheduler.request_trace import RequestTrace
 from services.scheduler.sp_block import BlockEnd
@@ -114,6 +115,11 @@ class PipelineRecorder:
         """As ``judged``."""
         if request := self._live.get(request_id):
             request.closed(end)
+
+    def verified(self, request_id: str, step: StepRecord, block: Block) -> None:
+        """A step that has come back has verified a block of an expert's drafts; as ``judged``."""
+        if request := self._live.get(request_id):
+            request.verified(step, block)
 
     def ended(self, request_ids: Iterable[str]) -> None:
         """Requests have ended. Their last rows may still be in flight."""

@@ -4,29 +4,17 @@ Every span's times are the stages' own clocks.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from services.common import trace_names as names
 from services.common.row_kind import RowKind
+from services.scheduler.expert_spans import expert_spans
 from services.scheduler.lookahead.gatekeeper import Start
 from services.scheduler.pipeline_recorder import FinishedTrace
 from services.scheduler.request_trace import RequestTrace
 from services.scheduler.sp_block import Block, BlockEnd, Tally
 from services.scheduler.sp_controller import StageTime
+from services.scheduler.span_plan import AttributeValue, SpanPlan
 from services.scheduler.step_record import Row, StepRecord
-
-AttributeValue = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class SpanPlan:
-    """A span to be made. Times are nanoseconds since the epoch."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    attributes: dict[str, AttributeValue]
-    children: tuple["SpanPlan", ...] = field(default=())
 
 
 def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
@@ -35,6 +23,7 @@ def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
     yield from (_admission_span(request.request_id, start) for start in request.admissions)
     for stage in range(stages):
         yield from _steps_of_stage(finished, stage, stages)
+    yield from expert_spans(request.request_id, request.expert_blocks, request.expert_tally)
     if not request.tally.blocks:
         return
     blocks = [
@@ -48,7 +37,8 @@ def spans_of(finished: FinishedTrace, stages: int) -> Iterator[SpanPlan]:
 
 def left_out_spans(finished: FinishedTrace) -> int:
     """Spans that the request's blocks beyond the cap would have had."""
-    return 3 * (finished.request.tally.blocks - len(finished.request.blocks))
+    request = finished.request
+    return 3 * (request.tally.blocks - len(request.blocks) + request.expert_tally.blocks - len(request.expert_blocks))
 
 
 def _admission_span(request_id: str, start: Start) -> SpanPlan:

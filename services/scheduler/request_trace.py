@@ -3,6 +3,8 @@
 from collections import deque
 
 from services.common.row_kind import RowKind
+from services.scheduler.apex.block import Block as ExpertBlock
+from services.scheduler.expert_spans import ExpertTally, VerifiedBlock
 from services.scheduler.lookahead.gatekeeper import Start
 from services.scheduler.sp_block import Block, BlockEnd, Tally
 from services.scheduler.step_record import Row, StepRecord
@@ -23,6 +25,10 @@ class RequestTrace:
         """Of all blocks."""
         self.admissions: list[Start] = []
         """The first ``MAX_ADMISSIONS``; none where vLLM itself decides."""
+        self.expert_blocks: list[VerifiedBlock] = []
+        """The first ``max_blocks`` for which somebody drafted."""
+        self.expert_tally = ExpertTally()
+        """Of all of those."""
         self.first_step: int | None = None
         """Recorder's count of steps when the first row entered."""
         self._max_blocks = max_blocks
@@ -93,6 +99,12 @@ class RequestTrace:
         self.tally.add(tally)
         if len(self.blocks) < self._max_blocks:
             self.blocks.append(block)
+
+    def verified(self, step: StepRecord, block: ExpertBlock) -> None:
+        """A step has verified a block of an expert's drafts."""
+        self.expert_tally.add(block)
+        if len(self.expert_blocks) < self._max_blocks:
+            self.expert_blocks.append(VerifiedBlock(step, block))
 
     def ended(self) -> None:
         """The request has ended; what is in flight comes back in vain."""

@@ -10,7 +10,8 @@ from opentelemetry.trace import set_span_in_context
 
 from services.common import tracing
 from services.scheduler.pipeline_recorder import FinishedTrace
-from services.scheduler.pipeline_spans import SpanPlan, left_out_spans, spans_of
+from services.scheduler.pipeline_spans import left_out_spans, spans_of
+from services.scheduler.span_plan import SpanPlan
 
 MAX_WAITING = 256
 """Finished requests that may wait; more are dropped and counted."""

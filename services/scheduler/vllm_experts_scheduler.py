@@ -94,8 +94,11 @@ class ExpertsScheduler(ForerunScheduler):
         times = getattr(output, "forerun_stage_times", None)
         seconds = 0.0 if not times or times[-1] is None else times[-1].model_ms / 1e3
         step = VerifyingStep(len(plan.num_scheduled_tokens), plan.total_num_scheduled_tokens, seconds)
-        for block in self._blocks.close(verified, step).values():
+        record = getattr(plan, "forerun_record", None)
+        for request_id, block in self._blocks.close(verified, step).items():
             self._experts_metrics.closed(block)
+            if record is not None and block.choice.depth:
+                self._recorder.verified(request_id, record, block)
 
     def _grow(self, in_blocks: list[str], tokens: Mapping[str, list[int]], plan: SchedulerOutput) -> None:
         """Requests that got a token outside of a block: their first one, or one after they had been preempted."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
-from vllm.v1.metrics.stats import RequestStateStats
+from vllm.v1.metrics.stats import RequestSpecDecodeMetrics, RequestStateStats
 
 from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
@@ -21,6 +21,7 @@ from services.common.types import (
     GenerationEvent,
     PositionLogprobs,
     PromptLogprobs,
+    SpeculationUsage,
     TokenLogprob,
     Usage,
 )
@@ -43,6 +44,8 @@ class OutputTranslator:
         self._output_tokens = 0
         self._sent_prompt_logprobs = False
         self._metrics: dict[int, RequestStateStats] = {}
+        self._speculation: list[RequestSpecDecodeMetrics] = []
+        """Of each choice that has ended, where the engine speculates."""
 
     def events(self, output: RequestOutput) -> Iterator[GenerationEvent]:
         """What is new in ``output``; a ``Finished`` with its last choice.
@@ -59,6 +62,8 @@ class OutputTranslator:
                 yield Delta(completion.index, completion.text, tuple(token_ids), _positions(completion))
             if completion.finish_reason is not None:
                 self._ends.append(_choice_end(completion))
+                if completion.spec_decode_metrics is not None:
+                    self._speculation.append(completion.spec_decode_metrics)
         if output.metrics is not None and self._choices > 1:
             self._metrics[output.outputs[0].index] = output.metrics
         if output.finished:
@@ -80,7 +85,15 @@ class OutputTranslator:
             queue_seconds=min(choice.scheduled_ts - choice.queued_ts for choice in of_choices),
             first_token_seconds=min(choice.first_token_latency for choice in of_choices),
             total_seconds=time.time() - metrics.arrival_time,
+            speculation=_speculation(self._speculation),
         )
+
+
+def _speculation(of_choices: Sequence[RequestSpecDecodeMetrics]) -> SpeculationUsage | None:
+    if not of_choices:
+        return None
+    blocks = zip(*(each.histogram for each in of_choices), strict=True)
+    return SpeculationUsage(sum(each.num_draft_tokens for each in of_choices), tuple(map(sum, blocks)))
 
 
 def _choice_end(completion: CompletionOutput) -> ChoiceEnd:

@@ -219,7 +219,8 @@ class ForerunScheduler(Scheduler):
     def _row(request: Request, output: SchedulerOutput, *, is_draft: bool) -> Row:
         tokens = output.num_scheduled_tokens[request.request_id]
         position = request.num_computed_tokens - tokens  # schedule() has counted them already
-        is_prefill = tokens > 1 or position < request.num_prompt_tokens
+        to_verify = len(output.scheduled_spec_decode_tokens.get(request.request_id, ()))
+        is_prefill = tokens - to_verify > 1 or position < request.num_prompt_tokens
         kind = RowKind.UNJUDGED if is_draft else RowKind.PREFILL if is_prefill else RowKind.VERIFIED
         return Row(kind, position, is_draft, samples=not request.is_prefill_chunk)
 

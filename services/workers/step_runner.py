@@ -119,7 +119,8 @@ class StepRunner:
 
     def _step(self, request: pb.ExecuteRequest, reply: pb.ExecuteResponse, clock: _Clock) -> ModelRunnerOutput | None:
         if request.HasField("draft"):
-            return self._draft_blocks(request.draft, reply, clock)
+            self._draft_blocks(request.draft, reply, clock)
+            return None
         if not request.scheduler_output:
             return self._sample_late(request, clock)
         plan = vllm_codec.decode_scheduler_output(request.scheduler_output)

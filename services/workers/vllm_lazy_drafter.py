@@ -7,10 +7,11 @@ one pass with the next ones, so that the drafter's keys and values are right aga
 
 Unread tokens of a request never span the end of a KV block for longer than a step, since a full block may be found by
 other requests through the prefix cache, and the drafter's part of it must be there too. (Of a request that ends with
-unread tokens, the block that it has just filled lacks them; whoever finds it gets worse drafts of it, never other text.)
+unread tokens, the block that it has just filled lacks them; whoever finds it gets worse drafts, never other text.)
 
-Relies on (vLLM 0.32): ``runner.drafter``, made before weights are loaded; ``propose`` with the target's tokens, positions
-and hidden states by request, in the order of ``runner.input_batch``, which with no tokens asked for reads them and stops.
+Relies on (vLLM 0.32): ``runner.drafter``, made before weights are loaded; ``propose`` with the target's tokens,
+positions and hidden states by request, in the order of ``runner.input_batch``, which with no tokens asked for reads
+them and stops.
 """
 
 from collections.abc import Iterable, Sequence
@@ -184,11 +185,11 @@ class _Lazy:
         )
 
 
-class LazyEagle(_Lazy, EagleProposer):  # type: ignore[misc]
+class LazyEagle(_Lazy, EagleProposer):
     """EAGLE-3."""
 
 
-class LazyDraftModel(_Lazy, DraftModelProposer):  # type: ignore[misc]
+class LazyDraftModel(_Lazy, DraftModelProposer):
     """A draft model."""
 
 

@@ -12,6 +12,7 @@ from services.common.types import (
     ReplicaInfo,
     ReplicaState,
     SamplingOptions,
+    SpeculationUsage,
     StructuredOutput,
     Submission,
     TokenLogprob,
@@ -45,6 +46,7 @@ usages = st.builds(
     queue_seconds=seconds,
     first_token_seconds=seconds,
     total_seconds=seconds,
+    speculation=st.none() | st.builds(SpeculationUsage, draft_tokens=uint32, blocks_by_accepted=tuples_of(uint32)),
 )
 choice_ends = st.builds(ChoiceEnd, index=uint32, outcome=st.sampled_from(Outcome), stop=st.none() | text | uint32)
 finished = st.builds(
@@ -103,6 +105,8 @@ sampling_options = st.builds(
     repetition_detection=st.none()
     | st.builds(RepetitionDetection, max_pattern_size=uint32, min_pattern_size=uint32, min_count=uint32),
     extra_args_json=st.none() | text,
+    expert=st.none() | text,
+    draft_tokens=st.none() | uint32,
 )
 submissions = st.builds(
     Submission,
