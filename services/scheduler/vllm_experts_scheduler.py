@@ -11,7 +11,7 @@ ones unless draft probabilities are kept, which Forerun never configures.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
@@ -52,7 +52,7 @@ class ExpertsScheduler(ForerunScheduler):
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
         """Closes the step's blocks and chooses the next ones; the executor reads from the plan how deep to draft."""
-        in_blocks = [each for each in scheduler_output.num_scheduled_tokens if self._blocks.has_block(each)]
+        in_blocks = self._accepted(scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         tokens = _tokens(outputs)
         self._close(in_blocks, tokens, scheduler_output, model_runner_output)
@@ -76,21 +76,27 @@ class ExpertsScheduler(ForerunScheduler):
         self._blocks.preempted(request.request_id)
         super()._preempt_request(request, *args, **kwargs)
 
+    def _accepted(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> dict[str, int]:
+        """Accepted drafts of each block in the step. vLLM cuts these lists where an answer stops, so before its update."""
+        sampled = dict(zip(output.req_ids, output.sampled_token_ids, strict=True))
+        return {
+            request_id: len(sampled[request_id]) - 1
+            for request_id in plan.num_scheduled_tokens
+            if self._blocks.has_block(request_id) and sampled.get(request_id)
+        }
+
     def _close(
         self,
-        in_blocks: list[str],
+        accepted: Mapping[str, int],
         tokens: Mapping[str, list[int]],
         plan: SchedulerOutput,
         output: ModelRunnerOutput,
     ) -> None:
-        verified = {}
-        for request_id in in_blocks:
-            index = output.req_id_to_index.get(request_id)
-            # Without its row: it was aborted or preempted while the step ran.
-            sampled = [] if index is None else output.sampled_token_ids[index]
-            if sampled and self._blocks.has_block(request_id):
-                drafted = len(plan.scheduled_spec_decode_tokens.get(request_id, ()))
-                verified[request_id] = Verified(drafted, len(sampled) - 1, tokens.get(request_id, []))
+        drafts = plan.scheduled_spec_decode_tokens
+        verified = {
+            request_id: Verified(len(drafts.get(request_id, ())), count, tokens.get(request_id, []))
+            for request_id, count in accepted.items()
+        }
         times = getattr(output, "forerun_stage_times", None)
         seconds = 0.0 if not times or times[-1] is None else times[-1].model_ms / 1e3
         step = VerifyingStep(len(plan.num_scheduled_tokens), plan.total_num_scheduled_tokens, seconds)
@@ -100,12 +106,12 @@ class ExpertsScheduler(ForerunScheduler):
             if record is not None and block.choice.depth:
                 self._recorder.verified(request_id, record, block)
 
-    def _grow(self, in_blocks: list[str], tokens: Mapping[str, list[int]], plan: SchedulerOutput) -> None:
+    def _grow(self, in_blocks: Container[str], tokens: Mapping[str, list[int]], plan: SchedulerOutput) -> None:
         """Requests that got a token outside of a block: their first one, or one after they had been preempted."""
-        for request_id in plan.num_scheduled_tokens.keys() - set(in_blocks):
+        for request_id in plan.num_scheduled_tokens:
             request = self.requests.get(request_id)
             new = tokens.get(request_id)
-            if request is None or request.is_finished() or not new:
+            if request_id in in_blocks or request is None or request.is_finished() or not new:
                 continue
             if request_id in self._blocks:
                 self._blocks.extend(request_id, new)

@@ -1,0 +1,199 @@
+"""Experts with a real stage: whoever drafts and however deep, the answer is the one without drafts.
+
+A tiny model of random weights, so small that it drafts for itself: then nearly every draft is right. An EAGLE-3 head of
+random weights is nearly never right. Requests that ask for different experts and depths run in one batch.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from benchmarks.forerun_run import scrape
+from services.cli.background import BackgroundSystem
+from services.client.client import ForerunClient
+from services.common.expert import Expert
+from services.common.types import Finished, SamplingOptions
+from tests.e2e.asking import GREEDY, Answers, Model, everything, said, tiny_model
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who drafts beside n-grams."""
+
+    neural: Expert
+    ranks: int = 1
+    is_right: bool = True
+    """Whether its drafts nearly always are."""
+
+
+CASES = {
+    "draft model": Case(Expert.DRAFT_MODEL),
+    "draft model of two ranks": Case(Expert.DRAFT_MODEL, ranks=2),
+}
+
+
+def wishes(case: Case) -> list[dict[str, Any]]:
+    """What requests ask for, in turn."""
+    return [
+        {},
+        {"expert": Expert.NGRAM, "draft_tokens": 6},
+        {"expert": case.neural, "draft_tokens": 1},
+        {"expert": Expert.PLAIN},
+        {"expert": case.neural, "draft_tokens": 5},
+        {"draft_tokens": 0},
+        {"expert": case.neural, "draft_tokens": 40},
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def expected(model: Model) -> Answers:
+    async def ask() -> Answers:
+        async with ForerunClient(system.state.router_grpc) as client:
+            return await everything(client, model)
+
+    with BackgroundSystem(model.config(1)) as system:
+        return asyncio.run(ask())
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture(scope="module")
+def drafting(case: Case, model: Model, expected: Answers) -> Iterator[BackgroundSystem]:
+    """After the baseline, so that the two never share the cores."""
+    drafter = {"kind": case.neural.value, "model": str(model.path)}
+    config = model.config(
+        1,
+        tensor_parallel=case.ranks,
+        admission={"policy": "lookahead"},
+        experts={"drafter": drafter, "ngram": {"shortest_match": 1, "longest_match": 4}},
+    )
+    config["router"]["http_listen"] = "127.0.0.1:0"
+    with BackgroundSystem(config) as system:
+        yield system
+
+
+@pytest.fixture
+async def client(drafting: BackgroundSystem) -> AsyncIterator[ForerunClient]:
+    async with ForerunClient(drafting.state.router_grpc) as connected:
+        yield connected
+
+
+def counts(system: BackgroundSystem, name: str) -> float:
+    """Over all experts."""
+    pages = [page for unit in system.state.units for _, page in unit.metrics]
+    return sum(value for key, value in scrape(pages, f"forerun_spec_{name}").items() if key.endswith("_total"))
+
+
+async def test_every_kind_of_request_says_the_same(
+    client: ForerunClient, case: Case, model: Model, expected: Answers
+) -> None:
+    asked = wishes(case)
+    for turn in range(2):  # the second time beside other ones
+        answers = await everything(
+            client, model, [asked[(index + 3 * turn) % len(asked)] for index in range(len(asked))]
+        )
+        assert [name for name, answer in answers.items() if answer != expected[name]] == []
+
+
+async def test_drafts_were_judged_and_nothing_is_left(drafting: BackgroundSystem, client: ForerunClient) -> None:
+    drafted, accepted = counts(drafting, "drafted_tokens"), counts(drafting, "accepted_tokens")
+    assert drafted > 200
+    assert 0 < accepted < drafted
+    (replica,) = (await client.list_replicas()).replicas
+    assert (replica.in_flight_requests, replica.free_blocks) == (0, replica.total_blocks)
+
+
+async def test_a_drafter_that_sat_out_is_right_when_it_drafts_again(
+    client: ForerunClient, case: Case, drafting: BackgroundSystem, model: Model
+) -> None:
+    """Nothing is read while others draft; then all of it is, over the ends of KV blocks and beside other requests."""
+    before = counts(drafting, "drafted_tokens"), counts(drafting, "accepted_tokens")
+    plain = replace(GREEDY, max_tokens=100, expert="plain")
+    neural = replace(GREEDY, max_tokens=40, expert=case.neural, draft_tokens=4)
+    long = asyncio.create_task(said(client, model.prompts[0], plain))
+    for prompt in model.prompts[1:4]:
+        await said(client, prompt, neural)
+    await long
+    drafted, accepted = (
+        counts(drafting, name) - then for name, then in zip(("drafted_tokens", "accepted_tokens"), before, strict=True)
+    )
+    assert accepted > 0.9 * drafted > 0
+
+
+async def usage_of(client: ForerunClient, prompt: list[int], sampling: SamplingOptions) -> Any:
+    async for event in client.generate(tuple(prompt), sampling):
+        if isinstance(event, Finished):
+            return event.usage
+    raise AssertionError("no end")
+
+
+async def test_the_reply_tells_of_drafts(client: ForerunClient, case: Case, model: Model) -> None:
+    usage = await usage_of(client, model.prompts[0], replace(GREEDY, expert=case.neural, draft_tokens=3))
+    assert usage.speculation.draft_tokens >= usage.speculation.accepted_tokens > 0
+    plain = await usage_of(client, model.prompts[0], replace(GREEDY, expert="plain"))
+    assert plain.speculation.draft_tokens == 0
+
+
+async def test_the_openai_edge_takes_the_wish_and_tells_of_drafts(
+    drafting: BackgroundSystem, case: Case, model: Model
+) -> None:
+    body = {
+        "model": drafting.state.model_names[0],
+        "prompt": model.prompts[0],
+        "max_tokens": 16,
+        "temperature": 0,
+        "vllm_xargs": {"forerun_expert": case.neural.value, "forerun_draft_tokens": 3},
+    }
+    async with httpx.AsyncClient(base_url=f"http://{drafting.state.router_http}", timeout=60) as http:
+        reply = await http.post("/v1/completions", json=body)
+        wrong = await http.post("/v1/completions", json={**body, "vllm_xargs": {"forerun_expert": "nobody"}})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+    assert wrong.status_code == 400
+    assert "expert" in wrong.text
+
+
+async def test_drafts_leave_the_distribution_alone(client: ForerunClient, case: Case, model: Model) -> None:
+    """At a temperature, the third token is distributed as without drafts; drafts kept too often would show."""
+    samples = {}
+    for expert in (Expert.PLAIN, case.neural, Expert.NGRAM):
+        sampling = SamplingOptions(
+            temperature=0.7, max_tokens=4, n=64, seed=3, ignore_eos=True, expert=expert, draft_tokens=3
+        )
+        answers = [await said(client, model.prompts[1], replace(sampling, seed=seed)) for seed in range(24)]
+        samples[expert] = [tokens[2] for answer in answers for tokens in answer.tokens]
+    for expert in (case.neural, Expert.NGRAM):
+        assert chi_squared_excess(samples[Expert.PLAIN], samples[expert]) < 4, expert
+
+
+def chi_squared_excess(one: list[int], other: list[int]) -> float:
+    """By how many standard deviations two samples differ more than two of one distribution do on the average."""
+    kinds = [kind for kind in set(one + other) if one.count(kind) + other.count(kind) >= 10]
+    counts = np.array([[each.count(kind) for kind in kinds] for each in (one, other)], float)
+    rest = [len(one) - counts[0].sum(), len(other) - counts[1].sum()]
+    table = np.column_stack((counts, rest)) if sum(rest) >= 10 else counts
+    expected = table.sum(1, keepdims=True) * table.sum(0, keepdims=True) / table.sum()
+    freedom = table.shape[1] - 1
+    return float((((table - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
+
+
+def test_the_measure_tells_distributions_apart() -> None:
+    random = np.random.default_rng(0)
+    fair = [random.choice(8, 1500, p=[0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05]).tolist() for _ in range(2)]
+    skewed = random.choice(8, 1500, p=[0.36, 0.2, 0.1, 0.1, 0.1, 0.06, 0.04, 0.04]).tolist()
+    assert chi_squared_excess(*fair) < 4 < chi_squared_excess(fair[0], skewed)
