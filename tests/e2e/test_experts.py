@@ -159,7 +159,7 @@ async def test_the_openai_edge_takes_the_wish_and_tells_of_drafts(
         "temperature": 0,
         "vllm_xargs": {"forerun_expert": case.neural.value, "forerun_draft_tokens": 3},
     }
-    async with httpx.AsyncClient(base_url=f"http://{drafting.state.router_http}", timeout=60) as http:
+    async with httpx.AsyncClient(base_url=drafting.state.router_http or "", timeout=60) as http:
         reply = await http.post("/v1/completions", json=body)
         wrong = await http.post("/v1/completions", json={**body, "vllm_xargs": {"forerun_expert": "nobody"}})
     assert reply.status_code == 200, reply.text
