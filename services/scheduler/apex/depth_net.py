@@ -112,7 +112,7 @@ class DepthNet:
             [requests, experts, width].
         """
         requests, count, inputs = features.shape
-        standard = features.reshape(-1, inputs) - self._mean
+        standard: Floats = features.reshape(-1, inputs) - self._mean
         standard *= self._per_scale
         np.maximum(standard, -CLIP, out=standard)
         np.minimum(standard, CLIP, out=standard)

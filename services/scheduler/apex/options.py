@@ -102,7 +102,8 @@ class Options:
         """Something known for both experts and every depth from 0 on, [requests, 2, depths]; [requests, columns]."""
         requests, sides, depths = by_depth.shape
         first = np.arange(0, requests * sides * depths, sides * depths)[:, None]
-        return np.take(by_depth, first + _SIDE_OF_COLUMN * depths + self.drafted)
+        values: NDArray[np.float32] = by_depth.take(first + _SIDE_OF_COLUMN * depths + self.drafted)
+        return values
 
     def expert_of(self, column: int) -> Expert:
         """Who drafts."""
