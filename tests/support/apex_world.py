@@ -35,7 +35,8 @@ class World:
     ngram_found: int = 16
     ngram_match: int = 3
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    tokens: int = 0
+    tokens: float = 0.0
+    """To be expected of the steps so far, which are judged by it and not by their luck."""
     seconds: float = 0.0
 
     def request(self, kind: int = 0) -> WorldRequest:
@@ -63,6 +64,7 @@ class World:
             hazard = self.hazards(choice.expert, request) if choice.depth else 1.0
             lives = int(self.rng.geometric(hazard)) - 1 if hazard > 0 else choice.depth
             accepted = min(lives, choice.depth)
+            self.tokens += 1 + sum((1 - hazard) ** (draft + 1) for draft in range(choice.depth))
             index = request.history.blocks
             blocks.append(
                 Block(index, choice, choice.depth, accepted, 1 + accepted, len(requests), rows, draft_s, verify_s)
@@ -70,13 +72,12 @@ class World:
         policy.observe([(request.history, block) for request, block in zip(requests, blocks, strict=True)])
         for request, block in zip(requests, blocks, strict=True):
             request.history.observe(block, self.rng.integers(0, 1000, block.emitted).tolist())
-            self.tokens += block.emitted
         self.seconds += draft_s + verify_s
         return blocks
 
     def run(self, policy: Policy, requests: Sequence[WorldRequest], steps: int) -> float:
         """Tokens per second over some steps."""
-        self.tokens, self.seconds = 0, 0.0
+        self.tokens, self.seconds = 0.0, 0.0
         for _ in range(steps):
             self.step(policy, requests)
         return self.tokens / self.seconds

@@ -31,8 +31,7 @@ SWAPS: Final = 8
 GOOD_ENOUGH: Final = 0.01
 """Prices off by so little choose well enough for single swaps to do the rest."""
 
-_SEGMENTS: Final = 2
-_NEURAL: Final = np.arange(NEURAL_COLUMNS.start, COLUMNS)
+_NEURAL: Final = np.arange(NEURAL_COLUMNS.start, COLUMNS)[:, None, None]
 _IS_NEURAL: Final = np.arange(COLUMNS) >= NEURAL_COLUMNS.start
 _NEVER: Final = -1e9
 
@@ -102,35 +101,35 @@ def _slopes(times: StepTimes, rows: int) -> Seconds:
     last = len(times.verify) - 1
     if last == 0:
         return np.zeros(1)
-    step = max(1, last // (4 * _SEGMENTS))
-    near = np.clip((rows - step, rows + step), 0, last)
-    ends = np.linspace(0, last, _SEGMENTS + 1).astype(np.int64)
-    low, high = np.append(ends[:-1], near[0]), np.append(ends[1:], near[1])
-    return np.asarray((times.verify[high] - times.verify[low]) / np.maximum(high - low, 1))
+    step = max(1, last // 16)
+    parts = ((0, last // 2), (last // 2, last), (max(0, rows - step), min(last, rows + step)))
+    seconds = times.verify.item
+    return np.array([(seconds(end) - seconds(begin)) / max(1, end - begin) for begin, end in parts])
 
 
 def _at_prices(
     prices: Seconds, worth: NDArray[np.float32], drafted: NDArray[np.int64], times: StepTimes
 ) -> tuple[float, NDArray[np.int64], int]:
     """The best of what requests take at each price and below each cap on the neural depth: rate, columns, rows."""
-    start = NEURAL_COLUMNS.start
-    scores = worth - prices.astype(np.float32)[:, None, None] * drafted
-    columns = np.empty((*scores.shape[:2], 1 + COLUMNS - start), np.int64)
-    columns[:, :, 0] = scores[:, :, :start].argmax(axis=2)
-    # Column by column the cap on the neural depth rises, from none; a request takes what beats all below its cap.
-    capped = scores[:, :, start - 1 :]
-    capped[:, :, 0] = scores[:, :, :start].max(axis=2)
-    top = np.maximum.accumulate(capped, axis=2)
-    columns[:, :, 1:] = (top[:, :, 1:] > top[:, :, :-1]) * _NEURAL
-    np.maximum.accumulate(columns, axis=2, out=columns)
-    at = columns + np.arange(0, worth.size, COLUMNS)[:, None]
+    start, request = NEURAL_COLUMNS.start, np.arange(len(worth))
+    # [columns, prices, requests]; down the columns the cap on the neural depth rises from none, and a request takes
+    # the column that beats all above its cap.
+    scores = worth.T[:, None] - prices.astype(np.float32)[:, None] * drafted.T[:, None]
+    columns = np.empty((1 + COLUMNS - start, *scores.shape[1:]), np.int64)
+    columns[0] = scores[:start].argmax(axis=0)
+    capped = scores[start - 1 :]
+    capped[0] = scores[:start].max(axis=0)
+    top = np.maximum.accumulate(capped, axis=0)
+    np.multiply(top[1:] > top[:-1], _NEURAL, out=columns[1:])
+    np.maximum.accumulate(columns, axis=0, out=columns)
+    at = columns + request * COLUMNS
     rows = drafted.take(at)
-    tokens = len(worth) + worth.take(at).sum(axis=1)
-    depth = (rows * (columns >= start)).max(axis=1)
-    total = rows.sum(axis=1)
+    tokens = len(worth) + worth.take(at).sum(axis=2)
+    depth = (rows * (columns >= start)).max(axis=2)
+    total = rows.sum(axis=2)
     rates = tokens / (times.verify[total] + times.draft[depth])
-    price, cap = divmod(int(rates.argmax()), rates.shape[1])
-    return float(rates[price, cap]), columns[price, :, cap], int(total[price, cap])
+    cap, price = divmod(int(rates.argmax()), rates.shape[1])
+    return float(rates[cap, price]), columns[cap, price], int(total[cap, price])
 
 
 def _with_swaps(

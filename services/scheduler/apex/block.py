@@ -25,9 +25,12 @@ class Why(StrEnum):
     """Nothing could be drafted: no expert is admissible, or there is no room for drafts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
-    """For the next block of one request."""
+    """For the next block of one request.
+
+    Not to be changed, though not frozen: a step makes one for each request, and freezing trebles what that takes.
+    """
 
     expert: Expert
     depth: int

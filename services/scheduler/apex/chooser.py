@@ -112,26 +112,19 @@ def _choices(
     scores: NDArray[np.floating],
 ) -> list[Choice]:
     request = np.arange(len(columns))
-    sides = (columns >= NEURAL_COLUMNS.start).astype(np.int64)
-    rows = zip(
-        options.candidates,
-        columns.tolist(),
-        options.drafted[request, columns].tolist(),
-        expected[request, columns].tolist(),
-        outlook.hazards[request, sides],
-        _reasons(options, outlook.why, columns, explored),
-        strict=True,
-    )
+    drafts = options.drafted[request, columns]
+    accepted = expected[request, columns].tolist()
+    hazards = outlook.hazards[request, (columns >= NEURAL_COLUMNS.start).astype(np.int64)]
+    matches = np.where((columns > PLAIN_COLUMN) & (columns < NEURAL_COLUMNS.start), options.found[:, 0], 0).tolist()
     experts = [options.expert_of(column) for column in range(COLUMNS)]
-    choices = []
-    for row, (candidate, column, depth, accepted, hazards, why) in enumerate(rows):
-        compared = Scores(options, row, scores)
-        if column == PLAIN_COLUMN:
-            choices.append(Choice(Expert.PLAIN, 0, why, 0.0, compared))
-        else:
-            match = candidate.ngram_match if column < NEURAL_COLUMNS.start else 0
-            choices.append(Choice(experts[column], depth, why, accepted, compared, match, hazards))
-    return choices
+    reasons = _reasons(options, outlook.why, columns, explored)
+    return [
+        Choice(
+            experts[column], depth, reasons[row], accepted[row], Scores(options, row, scores), matches[row],
+            hazards[row] if depth else None,
+        )
+        for row, (column, depth) in enumerate(zip(columns.tolist(), drafts.tolist(), strict=True))
+    ]  # fmt: skip
 
 
 def _reasons(options: Options, why: Why, columns: NDArray[np.int64], explored: NDArray[np.bool_]) -> list[Why]:

@@ -116,12 +116,12 @@ class DepthNet:
         standard *= self._per_scale
         np.maximum(standard, -CLIP, out=standard)
         np.minimum(standard, CLIP, out=standard)
-        first = (standard @ self._input).reshape(requests, count, -1)
+        first: Floats = (standard @ self._input).reshape(requests, count, -1)
         first += self._expert[experts]
-        np.maximum(first, 0.0, out=first)
-        second: Floats = first.reshape(requests * count, -1) @ self._hidden
+        _relu(first)
+        second: Floats = np.matmul(first.reshape(requests * count, -1), self._hidden)
         second += self._hidden_bias
-        np.maximum(second, 0.0, out=second)
+        _relu(second)
         return second.reshape(requests, count, -1)
 
     def hazard_logits(self, encoded: Floats) -> Floats:
@@ -135,10 +135,15 @@ class DepthNet:
         """Of blocks with some of ``config.depths``."""
         requests, count, width = encoded.shape
         joined = (encoded.reshape(-1, width) @ self._action)[:, None, :] + self._depth[depths]
-        np.maximum(joined, 0.0, out=joined)
+        _relu(joined)
         found = joined.reshape(-1, joined.shape[-1]) @ self._outcome + self._outcome_bias
         cost, throughput, utility = found.reshape(requests, count, -1, len(OUTCOMES)).transpose(3, 0, 1, 2)
         return Outcomes(cost, throughput, utility)
+
+
+def _relu(values: Floats) -> None:
+    """In place; against an array of zeros, since NumPy is four times slower against a number."""
+    np.maximum(values, np.zeros_like(values), out=values)
 
 
 def save_depth_net(folder: Path, config: DepthNetConfig, tensors: Mapping[str, Floats]) -> DepthNet:

@@ -1,7 +1,7 @@
 """Entropy and repetition of a text's newest tokens, kept up to date token by token (papers/apex sections 3, 4.1)."""
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,7 +16,7 @@ REMEMBERED_PROMPT: Final = 8192
 _BITS: Final = 21
 """Of a token id in a packed n-gram; three fit into 63 bits, and no vocabulary has two million tokens."""
 _MASK: Final = 2**_BITS - 1
-_XLOGX: Final = (0.0, *(count * math.log(count) for count in range(1, WINDOW + 1)))
+_XLOGX: Final = (0.0, *(count * math.log(count) for count in range(1, WINDOW + 2)))
 
 
 class PrefixStatistics:
@@ -26,7 +26,7 @@ class PrefixStatistics:
         self._seen_2: set[int] = set()
         self._seen_3: set[int] = set()
         self._window: deque[tuple[int, bool, bool]] = deque()
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, int] = {}
         self._sum_xlogx = 0.0
         self._repeated_2 = self._repeated_3 = 0
         self._before, self._newest = 0, 0
@@ -53,36 +53,35 @@ class PrefixStatistics:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text goes on with these."""
-        for token in tokens:
-            self._append(token & _MASK)
-
-    def _append(self, token: int) -> None:
-        pair = self._newest << _BITS | token
-        triple = self._before << 2 * _BITS | pair
-        repeats_2 = repeats_3 = False
-        if self._length >= 1:
-            repeats_2 = pair in self._seen_2
-            self._seen_2.add(pair)
-        if self._length >= 2:
-            repeats_3 = triple in self._seen_3
-            self._seen_3.add(triple)
-        self._before, self._newest = self._newest, token
-        self._length += 1
-        if len(self._window) == WINDOW:
-            oldest, was_2, was_3 = self._window.popleft()
-            self._repeated_2 -= was_2
-            self._repeated_3 -= was_3
-            self._count(oldest, -1)
-        self._window.append((token, repeats_2, repeats_3))
-        self._repeated_2 += repeats_2
-        self._repeated_3 += repeats_3
-        self._count(token, 1)
+        seen_2, seen_3, window = self._seen_2, self._seen_3, self._window
+        for each in tokens:
+            token = each & _MASK
+            pair = self._newest << _BITS | token
+            triple = self._before << 2 * _BITS | pair
+            repeats_2, repeats_3 = pair in seen_2, triple in seen_3
+            # The first tokens have no two before them.
+            if self._length >= 1:
+                seen_2.add(pair)
+            if self._length >= 2:
+                seen_3.add(triple)
+            self._before, self._newest = self._newest, token
+            self._length += 1
+            window.append((token, repeats_2, repeats_3))
+            self._repeated_2 += repeats_2
+            self._repeated_3 += repeats_3
+            self._count(token, 1)
+            if len(window) > WINDOW:
+                oldest, was_2, was_3 = window.popleft()
+                self._repeated_2 -= was_2
+                self._repeated_3 -= was_3
+                self._count(oldest, -1)
 
     def _count(self, token: int, change: int) -> None:
-        before = self._counts[token]
-        self._sum_xlogx += _XLOGX[before + change] - _XLOGX[before]
-        if before + change:
-            self._counts[token] = before + change
+        before = self._counts.get(token, 0)
+        after = before + change
+        self._sum_xlogx += _XLOGX[after] - _XLOGX[before]
+        if after:
+            self._counts[token] = after
         else:
             del self._counts[token]
 

@@ -40,8 +40,8 @@ def test_it_comes_close_to_the_oracle(ngram: float, neural: float, requests: int
     world = fixed_hazards(ngram, neural)
     live = [world.request() for _ in range(requests)]
     policy = make_policy()
-    world.run(policy, live, 250)
-    reached = world.run(policy, live, 500 if requests == 1 else 250)
+    world.run(policy, live, 150)
+    reached = world.run(policy, live, 250 if requests == 1 else 150)
     assert reached > 0.93 * oracle(world, live)
 
 
@@ -57,8 +57,8 @@ def test_it_notices_that_the_world_has_changed() -> None:
     world.run(policy, live, 250)
     assert most_common_expert(world.step(policy, live)) is Expert.EAGLE3
     world.hazards = fixed_hazards(ngram=0.1, neural=0.8).hazards
-    world.run(policy, live, 500)
-    assert world.run(policy, live, 200) > 0.9 * oracle(world, live)
+    world.run(policy, live, 400)
+    assert world.run(policy, live, 100) > 0.9 * oracle(world, live)
     assert most_common_expert(world.step(policy, live)) is Expert.NGRAM
 
 
@@ -79,9 +79,9 @@ def test_exploring_costs_no_more_than_its_share_and_can_be_switched_off() -> Non
         world = fixed_hazards(ngram=0.5, neural=0.3)
         live = [world.request()]
         policy = make_policy(explore)
-        world.run(policy, live, 200)
-        explored = [block.choice.why for _ in range(400) for block in world.step(policy, live)].count(Why.EXPLORED)
-        assert explored == 0 if not explore else 0 < explored < 80
+        world.run(policy, live, 100)
+        explored = [block.choice.why for _ in range(200) for block in world.step(policy, live)].count(Why.EXPLORED)
+        assert explored == 0 if not explore else 0 < explored < 40
 
 
 def test_a_request_of_its_own_kind_is_treated_as_such() -> None:
@@ -99,8 +99,8 @@ def test_profiles_that_mind_waste_waste_less() -> None:
     for profile in ("speed", "balanced", "efficient"):
         world = fixed_hazards(ngram=0.4, neural=0.3)
         live, policy = [world.request() for _ in range(4)], make_policy(profile=profile)
-        world.run(policy, live, 150)
-        blocks = [block for _ in range(150) for block in world.step(policy, live)]
+        world.run(policy, live, 60)
+        blocks = [block for _ in range(80) for block in world.step(policy, live)]
         shares.append(sum(each.wasted for each in blocks) / max(1, sum(each.drafted for each in blocks)))
     assert shares[0] > shares[1] > shares[2]
 

@@ -34,7 +34,7 @@ from services.scheduler.apex.training.torch_net import TorchDepthNet
 from services.scheduler.apex.training.trainer import TrainOptions, train
 from tests.support.apex_world import World, WorldRequest
 
-OPTIONS = TrainOptions(epochs=12, patience=4, width=24, depth_width=12, learning_rate=5e-3, batch=64)
+OPTIONS = TrainOptions(epochs=10, patience=4, width=24, depth_width=12, learning_rate=5e-3, batch=64)
 
 
 class Listener:
@@ -62,7 +62,7 @@ def turn(world: World, step: int) -> None:
 def rows_fixture() -> list[BlockRow]:
     """Whole requests with fixed experts and depths, as they are recorded to train on."""
     rows = []
-    for prompt in range(24):
+    for prompt in range(18):
         for expert in (Expert.PLAIN, Expert.NGRAM, Expert.EAGLE3):
             for depth in (0,) if expert is Expert.PLAIN else (2, 4, 8, 16):
                 rows += recorded(prompt, expert, depth)
@@ -138,7 +138,7 @@ def speed(policy: Policy, steps: int) -> float:
     live: list[WorldRequest] = [world.request() for _ in range(2)]
     for step in range(steps):
         if step == steps // 3:
-            world.tokens, world.seconds = 0, 0.0
+            world.tokens, world.seconds = 0.0, 0.0
         turn(world, step)
         world.step(policy, live)
     return world.tokens / world.seconds
