@@ -15,6 +15,7 @@ from services.cli.model_resolve import is_hugging_face_id, resolve_model
 from services.cli.model_store import ModelStore
 from services.cli.paths import cache_dir
 from services.cli.pip_download import download_wheel
+from services.cli.train_depth import train_depth
 from services.cli.train_progress import train_progress
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ CacheOption = Annotated[
 @command.callback()
 def train() -> None:
     """Makes typer treat the application as a group."""
+
+
+command.command("depth")(train_depth)
 
 
 @command.command("adapter")

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from services.common.config import ConfigModel
 from services.common.expert import DEPTHS, Expert
+from services.scheduler.apex.profiles import ProfileName
 
 
 class NeuralDrafterConfig(ConfigModel):
@@ -48,6 +49,18 @@ class ExpertsConfig(ConfigModel):
     """Draft tokens of a block, for requests that do not ask for a number. auto: chosen block by block."""
     deepest: int = Field(default=DEPTHS[-1], ge=1, le=DEPTHS[-1])
     """Most draft tokens of a block, whoever asks."""
+
+    depth_model: Path | None = None
+    """Folder that ``forerun train depth`` wrote. Null, or a model that cannot be used: what is chosen block by block
+    goes by the acceptance and the step times that the replica has measured."""
+    depth_score: Literal["rate", "utility"] = "rate"
+    """What the depth model's choice goes by. rate: the tokens per second of the whole batch, by its predicted
+    acceptance and the replica's own step times. utility: its predicted utility, request by request."""
+    profile: ProfileName = "speed"
+    """How much wasted draft tokens count beside tokens per second: speed, not at all; balanced; efficient."""
+    explore: float = Field(default=0.02, ge=0.0, le=0.5)
+    """Share of the replica's time that trying other than the best choices may cost, so that it notices when they
+    become better. 0: they are never tried."""
 
     @property
     def experts(self) -> tuple[Expert, ...]:

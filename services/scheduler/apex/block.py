@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from services.common.expert import Expert
 
 
@@ -22,9 +25,12 @@ class Why(StrEnum):
     """Nothing could be drafted: no expert is admissible, or there is no room for drafts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
-    """For the next block of one request."""
+    """For the next block of one request.
+
+    Not to be changed, though not frozen: a step makes one for each request, and freezing trebles what that takes.
+    """
 
     expert: Expert
     depth: int
@@ -34,6 +40,11 @@ class Choice:
     """Of the drafts, where the chooser predicts it."""
     scores: Mapping[tuple[Expert, int], float] = field(default_factory=dict)
     """By candidate, what was compared; empty where nothing was."""
+    ngram_match: int = 0
+    """Tokens of the match behind which the n-gram expert drafts; 0 with other experts."""
+    hazards: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """Predicted chance of rejection at each position, given that it is reached, where the chooser predicts it; it comes
+    back with the block, so the prediction can be held against what happened."""
 
 
 @dataclass(frozen=True, slots=True)

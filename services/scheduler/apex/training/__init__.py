@@ -1,0 +1,1 @@
+"""How depth models are made; behind ``forerun train depth``."""
