@@ -19,7 +19,7 @@ from services.cli.train_progress import train_progress
 
 if TYPE_CHECKING:
     from services.predictor.training.evaluation import Report
-    from services.workers.training.card import Reports
+    from services.workers.training.adapter.card import Reports
 
 command = typer.Typer(
     rich_markup_mode=None,
@@ -86,9 +86,9 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
     location = _checkpoint(model, cache)
     # Here, not above: they load torch, which takes seconds that --help should not.
     from services.common.training.answers import AnswerOptions  # noqa: PLC0415
+    from services.common.training.step_trainer import TrainOptions  # noqa: PLC0415
     from services.common.training.vllm_target import VllmTarget  # noqa: PLC0415
-    from services.workers.training.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
-    from services.workers.training.trainer import TrainOptions  # noqa: PLC0415
+    from services.workers.training.adapter.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
 
     options = AdapterOptions(
         model=location,

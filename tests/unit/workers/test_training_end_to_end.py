@@ -15,17 +15,17 @@ from services.common.training.answer_shards import AnswerShards
 from services.common.training.answers import AnswerOptions
 from services.common.training.prompt import Message, Prompt, Split, write_prompts
 from services.common.training.states import compute_states
+from services.common.training.step_trainer import TrainOptions
 from services.common.training.target_model import TargetStreams
+from services.common.training.training_data import TrainingData, in_batches, load_batch
 from services.workers.context_lookup import LONGEST_MATCH, look_up
 from services.workers.draft_adapter.files import D2T, load_adapter
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
-from services.workers.training.adapter_training import AdapterOptions, AdapterTraining
-from services.workers.training.agreement import measure_agreement
+from services.workers.training.adapter.adapter_training import AdapterOptions, AdapterTraining
+from services.workers.training.adapter.agreement import measure_agreement
+from services.workers.training.adapter.evaluation import evaluate, measure_lookups, with_lookups
+from services.workers.training.adapter.starting_point import fit_start
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary, inverse
-from services.workers.training.evaluation import evaluate, measure_lookups, with_lookups
-from services.workers.training.starting_point import fit_start
-from services.workers.training.trainer import TrainOptions
-from services.workers.training.training_data import TrainingData, in_batches, load_batch
 from tests.support.small_adapter import make_config
 from tests.support.tiny_checkpoint import TinyTarget, write_tiny_checkpoint
 
@@ -184,7 +184,7 @@ def test_the_norm_and_the_head_are_the_targets(model: Path) -> None:
 @pytest.fixture
 def data(prepared: Path) -> TrainingData:
     prompts = {prompt.id: prompt for prompt in make_prompts()}
-    return TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", EXIT, LAYERS, prompts)
+    return TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", [EXIT], LAYERS, prompts)
 
 
 def test_a_batch_holds_the_states_after_which_each_label_comes(model: Path, data: TrainingData) -> None:
@@ -213,10 +213,10 @@ def test_an_epoch_holds_every_training_answer_once_in_batches_that_fit(data: Tra
 
 def test_answers_to_other_prompts_do_not_shift_the_states(data: TrainingData, prepared: Path) -> None:
     kept = {prompt.id: prompt for prompt in make_prompts()[::3]}
-    fewer = TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", EXIT, LAYERS, kept)
-    starts = {sequence.prompt.id: (sequence.exit_path, sequence.start) for sequence in data.part("train")}
+    fewer = TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", [EXIT], LAYERS, kept)
+    starts = {sequence.prompt.id: (sequence.state_paths, sequence.start) for sequence in data.part("train")}
     assert fewer.part("train")
-    assert all(starts[each.prompt.id] == (each.exit_path, each.start) for each in fewer.part("train"))
+    assert all(starts[each.prompt.id] == (each.state_paths, each.start) for each in fewer.part("train"))
 
 
 def test_states_are_computed_for_new_answers_only(model: Path, prepared: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from services.common.training.provenance import Provenance
 from services.common.training.wheels import DATA_WHEELS
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.files import weight_shapes
-from services.workers.training.agreement import CONFIDENT_SHARE, Agreement, AgreementReport
+from services.workers.training.adapter.agreement import CONFIDENT_SHARE, Agreement, AgreementReport
 
 REPORT_NAME = "report.json"
 CARD_NAME = "README.md"
