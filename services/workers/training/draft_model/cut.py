@@ -1,5 +1,6 @@
 """A small model cut out of the target: some of its layers between its own embedding, final norm and LM head."""
 
+import copy
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,9 +60,11 @@ def save_draft(folder: Path, draft: Any, target: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: each.to(torch.bfloat16) for name, each in draft.state_dict().items()}
-    dtype, draft.config.dtype = draft.config.dtype, torch.bfloat16
     draft.save_pretrained(folder, state_dict=tensors)
-    draft.config.dtype = dtype
+    config = copy.deepcopy(draft.config)
+    # Saving a model writes down the type that it has in memory.
+    config.dtype = torch.bfloat16
+    config.save_pretrained(folder)
     for pattern in _TOKENIZER_FILES:
         for file in sorted(target.glob(pattern)):
             shutil.copyfile(file, folder / file.name)

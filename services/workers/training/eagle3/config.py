@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from services.common.errors import ConfigError
 
@@ -65,5 +65,7 @@ def head_config(target: Any, layers: Sequence[int], draft_vocab_size: int) -> Ll
 
 def write_config(folder: Path, config: LlamaConfig) -> None:
     """Stores it in ``folder``."""
-    text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
-    (folder / CONFIG_NAME).write_text(text + "\n", encoding="utf-8")
+    defaults = PretrainedConfig().to_dict()
+    # What every configuration has and this one leaves as it is would hide what it says.
+    fields = {name: each for name, each in config.to_dict().items() if name not in defaults or each != defaults[name]}
+    (folder / CONFIG_NAME).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
