@@ -59,7 +59,9 @@ def save_draft(folder: Path, draft: Any, target: Path) -> None:
         target: folder of the target.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: each.to(torch.bfloat16) for name, each in draft.state_dict().items()}
+    # By its memory, so that an LM head that is tied to the embedding is stored once.
+    distinct = {each.data_ptr(): name for name, each in reversed(draft.state_dict().items())}
+    tensors = {name: draft.state_dict()[name].to(torch.bfloat16) for name in distinct.values()}
     draft.save_pretrained(folder, state_dict=tensors)
     config = copy.deepcopy(draft.config)
     # Saving a model writes down the type that it has in memory.
