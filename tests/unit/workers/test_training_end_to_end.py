@@ -12,57 +12,31 @@ from transformers import AutoModelForCausalLM
 
 from services.common.target_weights import TargetWeights
 from services.common.training.answer_shards import AnswerShards
-from services.common.training.answers import AnswerOptions
-from services.common.training.prompt import Message, Prompt, Split, write_prompts
 from services.common.training.states import compute_states
+from services.common.training.step_trainer import TrainOptions
 from services.common.training.target_model import TargetStreams
+from services.common.training.training_data import TrainingData, in_batches, load_batch
 from services.workers.context_lookup import LONGEST_MATCH, look_up
 from services.workers.draft_adapter.files import D2T, load_adapter
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
-from services.workers.training.adapter_training import AdapterOptions, AdapterTraining
-from services.workers.training.agreement import measure_agreement
+from services.workers.training.adapter.adapter_training import AdapterOptions, AdapterTraining
+from services.workers.training.adapter.agreement import measure_agreement
+from services.workers.training.adapter.evaluation import evaluate, measure_lookups, with_lookups
+from services.workers.training.adapter.starting_point import fit_start
 from services.workers.training.draft_vocabulary import choose_draft_vocabulary, inverse
-from services.workers.training.evaluation import evaluate, measure_lookups, with_lookups
-from services.workers.training.starting_point import fit_start
-from services.workers.training.trainer import TrainOptions
-from services.workers.training.training_data import TrainingData, in_batches, load_batch
 from tests.support.small_adapter import make_config
 from tests.support.tiny_checkpoint import TinyTarget, write_tiny_checkpoint
+from tests.support.tiny_training import (
+    ANSWERING,
+    CountingListener,
+    SilentListener,
+    StoppingListener,
+    make_prompts,
+    write_tiny_prompts,
+)
 
 EXIT, LAYERS = 2, 3
-ANSWERING = AnswerOptions(max_answer_tokens=12, shard=4)
 TRAINING = TrainOptions(epochs=6, batch_tokens=64, learning_rate=0.01, checkpoint_steps=2)
-
-
-class SilentListener:
-    def step(self, name: str, total: int | None = None) -> None:
-        pass
-
-    def reach(self, done: int, note: str) -> None:
-        pass
-
-
-class StoppingListener(SilentListener):
-    """Interrupts the training after some steps, as Ctrl-C would."""
-
-    def __init__(self, after: int) -> None:
-        self._after = after
-        self._training = False
-
-    def step(self, name: str, total: int | None = None) -> None:
-        self._training = name.startswith("train")
-
-    def reach(self, done: int, note: str) -> None:
-        if self._training and done == self._after:
-            raise KeyboardInterrupt
-
-
-def make_prompts() -> list[Prompt]:
-    splits: list[Split] = ["train", "train", "train", "held_out"]
-    return [
-        Prompt.make(("chat", "code")[index % 2], "test", splits[index % 4], [Message("user", f"{index} is a number")])
-        for index in range(16)
-    ]
 
 
 @pytest.fixture(scope="module", name="model")
@@ -92,8 +66,7 @@ def options_for(model: Path) -> AdapterOptions:
 def prepared_fixture(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder with prompts, answers and states; tests take copies of it."""
     work = tmp_path_factory.mktemp("prepared") / "work"
-    work.mkdir()
-    write_prompts(work / "prompts-16-0.jsonl", make_prompts())
+    write_tiny_prompts(work)
     training = AdapterTraining(options_for(model), TinyTarget, work, SilentListener())
     training.generate_answers()
     training.compute_states()
@@ -133,14 +106,9 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_training: MakeT
     with pytest.raises(KeyboardInterrupt):
         make_training(StoppingListener(after=5)).train(EXIT, tmp_path / "cut", TRAINING, "")
     assert not (tmp_path / "cut").exists()
-    steps: list[int] = []
-
-    class Counting(SilentListener):
-        def reach(self, done: int, note: str) -> None:
-            steps.append(done)
-
-    make_training(Counting()).train(EXIT, tmp_path / "resumed", TRAINING, "")
-    assert steps[0] == 5, "the checkpoint after step 4 was not used"
+    counting = CountingListener()
+    make_training(counting).train(EXIT, tmp_path / "resumed", TRAINING, "")
+    assert counting.reached[0] == 5, "the checkpoint after step 4 was not used"
     (tmp_path / "work/checkpoints/exit-02-64.pt").unlink()
     make_training(SilentListener()).train(EXIT, tmp_path / "whole", TRAINING, "")
     _, resumed = load_adapter(tmp_path / "resumed")
@@ -184,7 +152,7 @@ def test_the_norm_and_the_head_are_the_targets(model: Path) -> None:
 @pytest.fixture
 def data(prepared: Path) -> TrainingData:
     prompts = {prompt.id: prompt for prompt in make_prompts()}
-    return TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", EXIT, LAYERS, prompts)
+    return TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", [EXIT], LAYERS, prompts)
 
 
 def test_a_batch_holds_the_states_after_which_each_label_comes(model: Path, data: TrainingData) -> None:
@@ -213,10 +181,10 @@ def test_an_epoch_holds_every_training_answer_once_in_batches_that_fit(data: Tra
 
 def test_answers_to_other_prompts_do_not_shift_the_states(data: TrainingData, prepared: Path) -> None:
     kept = {prompt.id: prompt for prompt in make_prompts()[::3]}
-    fewer = TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", EXIT, LAYERS, kept)
-    starts = {sequence.prompt.id: (sequence.exit_path, sequence.start) for sequence in data.part("train")}
+    fewer = TrainingData(AnswerShards(prepared / "answers").paths(), prepared / "states", [EXIT], LAYERS, kept)
+    starts = {sequence.prompt.id: (sequence.state_paths, sequence.start) for sequence in data.part("train")}
     assert fewer.part("train")
-    assert all(starts[each.prompt.id] == (each.exit_path, each.start) for each in fewer.part("train"))
+    assert all(starts[each.prompt.id] == (each.state_paths, each.start) for each in fewer.part("train"))
 
 
 def test_states_are_computed_for_new_answers_only(model: Path, prepared: Path, tmp_path: Path) -> None:

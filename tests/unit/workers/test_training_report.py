@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.workers.training.agreement import measure_agreement
-from services.workers.training.evaluation import Drafts
-from services.workers.training.trainer import draft_losses, learning_rate_share, position_weights
-from services.workers.training.training_data import Batch
+from services.common.training.distillation import draft_losses, position_weights
+from services.common.training.schedule import learning_rate_share
+from services.common.training.training_data import Batch
+from services.workers.training.adapter.agreement import measure_agreement
+from services.workers.training.adapter.evaluation import Drafts
 
 
 def make_drafts() -> Drafts:
@@ -81,6 +82,7 @@ def test_the_two_losses_are_mixed() -> None:
 def test_prompts_teach_less_and_first_positions_nothing() -> None:
     batch = Batch(
         sequences=[],
+        tokens=torch.zeros(7, dtype=torch.int64),
         states=torch.zeros(7, 4),
         last=torch.zeros(7, 4),
         lengths=[4, 3],

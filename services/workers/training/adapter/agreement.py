@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.workers.training.evaluation import Drafts
+from services.workers.training.adapter.evaluation import Drafts
 
 CONFIDENT_SHARE = 0.8
 POSITION_BOUNDS = (0, 1, 4, 16, 64, 128, 256)

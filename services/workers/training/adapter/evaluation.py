@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.common.training.training_data import AnsweredPrompt, in_batches, load_batch
 from services.workers.context_lookup import LONGEST_MATCH, Found, look_up
 from services.workers.draft_adapter.torch_adapter import DraftAdapter, DraftHead
 from services.workers.training.draft_vocabulary import inverse
-from services.workers.training.training_data import AnsweredPrompt, in_batches, load_batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

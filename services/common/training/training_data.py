@@ -1,4 +1,4 @@
-"""Sequences to train on: streams of an exit with the target's last ones, read from disk as needed."""
+"""Sequences to train on: streams after some layers with the target's last ones, read from disk as needed."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,12 @@ from services.common.training.states import STATES, states_path
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnsweredPrompt:
-    """One answered prompt; its states lie in the two files from row ``start`` on, one for each token but the last."""
+    """One answered prompt; its states lie in the files from row ``start`` on, one for each token but the last."""
 
     prompt: Prompt
     answer: Answer
-    exit_path: Path
+    state_paths: tuple[Path, ...]
+    """One file a layer that is read."""
     last_path: Path
     start: int
 
@@ -33,7 +34,8 @@ class Batch:
     """Packed sequences, with P positions of all and L of them that predict the answers' tokens.
 
     Attributes:
-        states: [P, hidden] float32, the residual stream at the exit.
+        tokens: [P] ids; the last token of a sequence, after which nothing is known, is left out.
+        states: [P, layers × hidden] float32, the residual streams after the layers that are read, side by side.
         last: [P, hidden] float32, the one before the target's final norm.
         lengths: of the sequences; sum P.
         starts: [P] bool, the first position of each sequence.
@@ -42,6 +44,7 @@ class Batch:
     """
 
     sequences: Sequence[AnsweredPrompt]
+    tokens: Tensor
     states: Tensor
     last: Tensor
     lengths: list[int]
@@ -51,20 +54,27 @@ class Batch:
 
 
 class TrainingData:
-    """The ``prompts``, answered or alone, whose streams, at one exit and the last, are on disk."""
+    """The ``prompts``, answered or alone, whose streams, after some layers and the last, are on disk."""
 
     def __init__(
-        self, shards: Sequence[Path], states: Path, exit_layer: int, last_layer: int, prompts: Mapping[str, Prompt]
+        self,
+        shards: Sequence[Path],
+        states: Path,
+        layers: Sequence[int],
+        last_layer: int,
+        prompts: Mapping[str, Prompt],
     ) -> None:
+        """``layers``: numbers of layers before the streams that are read; may be none."""
         self._parts: dict[Split, list[AnsweredPrompt]] = {"train": [], "held_out": []}
         for shard in shards:
-            exit_path, last_path = (states_path(states, shard, each) for each in (exit_layer, last_layer))
-            if not (exit_path.is_file() and last_path.is_file()):
+            *state_paths, last_path = (states_path(states, shard, each) for each in (*layers, last_layer))
+            if not all(path.is_file() for path in (*state_paths, last_path)):
                 continue
             start = 0
             for answer in read_shard(shard):
                 if (prompt := prompts.get(answer.prompt_id)) is not None:
-                    self._parts[prompt.split].append(AnsweredPrompt(prompt, answer, exit_path, last_path, start))
+                    sequence = AnsweredPrompt(prompt, answer, tuple(state_paths), last_path, start)
+                    self._parts[prompt.split].append(sequence)
                 start += answer.positions
 
     def part(self, split: Split) -> list[AnsweredPrompt]:
@@ -104,13 +114,24 @@ def load_batch(sequences: Sequence[AnsweredPrompt]) -> Batch:
         start += len(sequence)
     return Batch(
         sequences=sequences,
-        states=torch.cat([_read(sequence.exit_path, sequence) for sequence in sequences]),
+        tokens=torch.cat([_tokens(sequence.answer) for sequence in sequences]),
+        states=torch.cat([_states(sequence) for sequence in sequences]),
         last=torch.cat([_read(sequence.last_path, sequence) for sequence in sequences]),
         lengths=lengths,
         starts=starts,
         answers=torch.cat(answers),
         labels=torch.cat([torch.from_numpy(sequence.answer.answer) for sequence in sequences]).long(),
     )
+
+
+def _tokens(answer: Answer) -> Tensor:
+    return torch.cat([torch.from_numpy(answer.prompt), torch.from_numpy(answer.answer)])[:-1].long()
+
+
+def _states(sequence: AnsweredPrompt) -> Tensor:
+    if not sequence.state_paths:
+        return torch.empty(len(sequence), 0)
+    return torch.cat([_read(path, sequence) for path in sequence.state_paths], dim=-1)
 
 
 def _read(path: Path, sequence: AnsweredPrompt) -> Tensor:

@@ -1,20 +1,17 @@
 """The pages beside an adapter: ``report.json`` for programs, the model card ``README.md`` for people."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from services.common.training.provenance import Provenance
-from services.common.training.wheels import DATA_WHEELS
 from services.workers.draft_adapter.config import DraftAdapterConfig
 from services.workers.draft_adapter.files import weight_shapes
-from services.workers.training.agreement import CONFIDENT_SHARE, Agreement, AgreementReport
-
-REPORT_NAME = "report.json"
-CARD_NAME = "README.md"
+from services.workers.training.adapter.agreement import CONFIDENT_SHARE, Agreement, AgreementReport
+from services.workers.training.card_parts import CARD_NAME, REPORT_NAME, how_it_was_made, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ def card(config: DraftAdapterConfig, reports: Reports, provenance: Provenance) -
                 _agreement(config, reports, provenance),
                 *_tables(reports.served),
                 "## How it was made",
-                _made(provenance),
+                how_it_was_made(provenance),
                 "## Limits",
                 "Drafts decide how often the next pass is useful, never what is answered: each one is verified by the "
                 "target. The training prompts are English; elsewhere fewer drafts agree. The adapter fits the very "
@@ -98,27 +95,5 @@ def _tables(report: AgreementReport) -> list[str]:
 
 
 def _table(title: str, rows: Iterable[tuple[str, Agreement]]) -> str:
-    body = [f"| {name} | {part.share:.3f} | {part.positions:,} |" for name, part in rows]
-    return "\n".join([f"| {title} | agreement | positions |", "| --- | ---: | ---: |", *body])
-
-
-def _made(provenance: Provenance) -> str:
-    train = provenance.train
-    sources = (
-        f"{name} ({licence}; {wheel.requirement})" for wheel in DATA_WHEELS for name, licence in wheel.sets.items()
-    )
-    return "\n".join(
-        [
-            f"    {provenance.command}",
-            "",
-            f"Trained on the target's own answers to {sum(train.prompts.values()):,} prompts: {train.answer_tokens:,} "
-            f"tokens ({_counts(train.prompts)}), and on these prompts and {train.prompts_alone:,} without answers: "
-            f"{train.prompt_tokens:,} tokens. Held-out prompts come from other items of the same sources.",
-            f"Prompts from {', '.join(sources)}.",
-            "No text of them is in the weights' files. Seeds, options, checksums and versions: `provenance.json`.",
-        ]
-    )
-
-
-def _counts(prompts: Mapping[str, int]) -> str:
-    return ", ".join(f"{workload} {count:,}" for workload, count in prompts.items())
+    body = ((name, f"{part.share:.3f}", f"{part.positions:,}") for name, part in rows)
+    return table((title, "agreement", "positions"), body)

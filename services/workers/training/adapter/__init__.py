@@ -1,0 +1,1 @@
+"""The draft adapter's training: behind ``forerun train adapter``."""

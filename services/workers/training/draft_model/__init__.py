@@ -1,0 +1,1 @@
+"""Draft models cut out of their target: behind ``forerun train draft``."""

@@ -1,0 +1,1 @@
+"""EAGLE-3 heads: behind ``forerun train eagle3``."""
