@@ -1,5 +1,6 @@
 """Which experts a replica of one stage has, and how they are chosen (APEX)."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

@@ -22,7 +22,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from services.common.expert import Expert
 from services.scheduler.apex.live_blocks import LiveBlocks, Verified, VerifyingStep, Wish
-from services.scheduler.apex.make_policy import make_policy
+from services.scheduler.apex.policies import make_policy
 from services.scheduler.experts_metrics import ExpertsMetrics
 from services.scheduler.vllm_sampling import DRAFT_TOKENS_ARG, EXPERT_ARG
 from services.scheduler.vllm_scheduler import ForerunScheduler
@@ -77,7 +77,7 @@ class ExpertsScheduler(ForerunScheduler):
         super()._preempt_request(request, *args, **kwargs)
 
     def _accepted(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> dict[str, int]:
-        """Accepted drafts of each block in the step. vLLM cuts these lists where an answer stops, so before its update."""
+        """Accepted drafts of each block in the step; before vLLM's update, which cuts the lists where answers stop."""
         sampled = dict(zip(output.req_ids, output.sampled_token_ids, strict=True))
         return {
             request_id: len(sampled[request_id]) - 1

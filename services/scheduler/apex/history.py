@@ -62,6 +62,8 @@ class RequestHistory:
     def extend(self, tokens: Sequence[int]) -> None:
         """Tokens came outside of a block: the first one, or one after a preemption."""
         self.answer_tokens += len(tokens)
+        self._text.extend(tokens)
+        self._write_request(requests=0)
 
     def observe(self, block: Block, tokens: Sequence[int]) -> None:
         """A block ended; ``tokens`` are what it emitted."""

@@ -130,6 +130,8 @@ class LiveBlocks:
         Returns:
             Tokens that the neural drafter is to draft: the deepest wish for it; 0: it is not wanted.
         """
+        if not rooms:
+            return 0
         candidates = {request_id: self._candidate(self._live[request_id], room) for request_id, room in rooms.items()}
         choices = self.policy.choose(list(candidates.values()))
         for request_id, choice in zip(candidates, choices, strict=True):
