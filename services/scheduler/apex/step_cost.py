@@ -122,9 +122,7 @@ class StepCost:
         self.draft = DraftCost()
 
     def observe(self, blocks: Sequence[Block]) -> None:
-        """All blocks of one step; they say the same of it."""
-        if not blocks:
-            return
+        """All blocks of one step, at least one; they say the same of it."""
         step = blocks[0]
         if step.verify_s > 0:
             self.verify.observe(step.rows, step.verify_s)
