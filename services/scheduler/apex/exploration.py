@@ -33,6 +33,9 @@ STALE_PLAIN_STEPS: Final = 4 * STALE_STEPS
 
 FIRST_TRIES: Final = 4
 
+EAGER_STEPS, LOOK_EVERY = 256, 4
+"""After so many steps it is looked only now and then for what is stale."""
+
 LEAST_GAIN: Final = 0.05
 """Expected accepted tokens that a column must add to the next shallower one."""
 
@@ -87,6 +90,8 @@ class Exploration:
         if not self._share:
             return None
         self._saved_s = min(self._saved_s + self._share * best.step_s, 2.0 * best.step_s)
+        if self._step > EAGER_STEPS and self._step % LOOK_EVERY:
+            return None
         age = self._step - self._seen_at
         if age.max() <= STALE_STEPS or options.is_pinned.all():
             return None
