@@ -84,14 +84,14 @@ class Averages:
         return hazards
 
     def _estimated(self) -> NDArray[np.float32]:
-        hazards = np.empty_like(self._at_risk)
-        before = np.full(len(ARMS), FIRST_HAZARD)
-        for position in range(POSITIONS):
-            before = (self._rejected[:, position] + POSITION_PRIOR * before) / (
-                self._at_risk[:, position] + POSITION_PRIOR
-            )
-            hazards[:, position] = before
-        return np.clip(hazards, _FEWEST, _MOST).astype(np.float32)
+        # In Python: each position needs the one before it, and so few numbers are not worth NumPy's calls.
+        hazards = []
+        for at_risk, rejected in zip(self._at_risk.tolist(), self._rejected.tolist(), strict=True):
+            before = FIRST_HAZARD
+            for reached, lost in zip(at_risk, rejected, strict=True):
+                before = (lost + POSITION_PRIOR * before) / (reached + POSITION_PRIOR)
+                hazards.append(before)
+        return np.clip(np.array(hazards, np.float32), _FEWEST, _MOST).reshape(self._at_risk.shape)
 
 
 def _by_expert(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -39,11 +39,11 @@ class AveragesPolicy:
     def observe(self, blocks: Sequence[tuple[RequestHistory, Block]]) -> None:
         """See ``Policy``."""
         step = [block for _, block in blocks]
-        self._chooser.observe(step)
-        self.count(step)
+        if step:
+            self._chooser.observe(step)
+            self._count(step)
 
-    def count(self, step: Sequence[Block]) -> None:
-        """Learns from the blocks of one step, but not what the step cost."""
+    def _count(self, step: Sequence[Block]) -> None:
         drafted = [
             (arm_of(each.choice.expert, each.choice.ngram_match), each.accepted, each.drafted)
             for each in step

@@ -84,7 +84,9 @@ def best_columns(values: NDArray[np.float32], options: Options, times: StepTimes
         guess: tokens per second that are likely to be reached, to begin with.
     """
     worth = np.where(options.allowed, values, np.float32(_NEVER))
-    rate = len(worth) / float(times.verify[0]) if guess is None else guess
+    plain = len(worth) / float(times.verify[0])
+    # The price of waste may leave pinned requests less than nothing, which is no price for rows.
+    rate = guess if guess is not None and guess > 0 else plain
     best_rate, best, rows = -np.inf, np.argmax(options.allowed, axis=1), 0
     for _ in range(ROUNDS):
         found_rate, found, found_rows = _at_prices(rate * _slopes(times, rows), worth, options.drafted, times)
@@ -92,7 +94,7 @@ def best_columns(values: NDArray[np.float32], options: Options, times: StepTimes
             best_rate, best, rows = found_rate, found, found_rows
         if abs(best_rate - rate) <= GOOD_ENOUGH * rate:
             break
-        rate = best_rate
+        rate = best_rate if best_rate > 0 else plain
     return _with_swaps(best, worth, options.drafted, times)
 
 

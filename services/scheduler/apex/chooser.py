@@ -86,7 +86,7 @@ class Chooser:
         return _choices(options, outlook, columns, explored, expected, scores)
 
     def observe(self, blocks: Sequence[Block]) -> None:
-        """All blocks of one step."""
+        """All blocks of one step; at least one."""
         self.cost.observe(blocks)
         self._exploration.observe(blocks)
 
@@ -97,7 +97,8 @@ def _tried(best: Best, options: Options, trial: Trial | None) -> tuple[NDArray[n
     if trial is None:
         return best.columns, explored
     if trial.row is None:
-        explored = options.is_free & (best.columns != trial.column)
+        may = options.allowed[:, trial.column] & ~options.is_pinned
+        explored = may & (best.columns != trial.column)
     else:
         explored[trial.row] = best.columns[trial.row] != trial.column
     return np.where(explored, trial.column, best.columns), explored

@@ -33,13 +33,16 @@ STALE_PLAIN_STEPS: Final = 4 * STALE_STEPS
 
 FIRST_TRIES: Final = 4
 
+EAGER_STEPS, LOOK_EVERY = 256, 4
+"""After so many steps it is looked only now and then for what is stale."""
+
 LEAST_GAIN: Final = 0.05
 """Expected accepted tokens that a column must add to the next shallower one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Something else for one request, or a step without drafts for all that are free."""
+    """Something else for one request, or a step without drafts for all that may take one."""
 
     row: int | None
     """The request; None: all."""
@@ -87,14 +90,16 @@ class Exploration:
         if not self._share:
             return None
         self._saved_s = min(self._saved_s + self._share * best.step_s, 2.0 * best.step_s)
+        if self._step > EAGER_STEPS and self._step % LOOK_EVERY:
+            return None
         age = self._step - self._seen_at
-        if age.max() <= STALE_STEPS or not options.is_free.any():
+        if age.max() <= STALE_STEPS or options.is_pinned.all():
             return None
         if age[PLAIN_COLUMN] > STALE_PLAIN_STEPS and self._affords(
             PLAIN_COLUMN, best, plain_rate(options, values, times)
         ):
             return Trial(None, PLAIN_COLUMN)
-        may = options.allowed & options.is_free[:, None] & (age > STALE_STEPS) & _teaches(values)
+        may = options.allowed & ~options.is_pinned[:, None] & (age > STALE_STEPS) & _teaches(values)
         may[:, PLAIN_COLUMN] = False
         column = int(np.where(may.any(axis=0), age, -1.0).argmax())
         if not may[:, column].any():
@@ -106,7 +111,8 @@ class Exploration:
         """Whether a step at ``rate`` instead of the best one's may be run; if so, it is paid for."""
         if self._tries[column] < FIRST_TRIES:
             return True
-        cost_s = max(0.0, 1.0 - rate / best.rate) * best.step_s
+        # A rate is not above 0 where pins waste more than they bring; then nothing can be said.
+        cost_s = max(0.0, 1.0 - rate / best.rate) * best.step_s if best.rate > 0 else best.step_s
         if cost_s > self._saved_s:
             return False
         self._saved_s -= cost_s

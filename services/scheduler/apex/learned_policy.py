@@ -42,7 +42,11 @@ class LearnedPolicy:
         self, net: DepthNet, averages: AveragesPolicy, chooser: Chooser, neural: Expert | None, pins: Pins,
         score: DepthScore = "rate",
     ) -> None:  # fmt: skip
-        """``averages`` shares ``chooser``. ``score``: rate, by tokens per second; utility, by that head."""
+        """Args beyond those of ``AveragesPolicy``:
+
+        averages: shares ``chooser`` and tells it of every step.
+        score: rate, by tokens per second; utility, by that head.
+        """
         self._net = net
         self._averages = averages
         self._chooser = chooser
@@ -75,9 +79,8 @@ class LearnedPolicy:
 
     def observe(self, blocks: Sequence[tuple[RequestHistory, Block]]) -> None:
         """See ``Policy``."""
+        self._averages.observe(blocks)
         step = [block for _, block in blocks]
-        self._chooser.observe(step)
-        self._averages.count(step)
         for index, expert in enumerate(self._experts):
             known = [
                 (each.choice.hazards, each.accepted, each.drafted)

@@ -51,7 +51,6 @@ class Options:
         found: tokens of the n-gram expert's match and of what it found behind it, [requests, 2].
         drafted: draft tokens by column, cut to what fits and to what the n-gram expert found, [requests, columns].
         allowed: columns that a request may take, never none, [requests, columns].
-        is_free: nothing is pinned, so other columns may be tried, [requests].
         is_pinned: nothing is left to choose, since both expert and depth are pinned, [requests].
         wants_plain: a plain block is what is pinned, [requests].
     """
@@ -61,7 +60,6 @@ class Options:
     found: NDArray[np.int64]
     drafted: NDArray[np.int64]
     allowed: NDArray[np.bool_]
-    is_free: NDArray[np.bool_]
     is_pinned: NDArray[np.bool_]
     wants_plain: NDArray[np.bool_]
 
@@ -83,8 +81,8 @@ class Options:
             drafted[:, columns] = np.minimum(DRAFT_DEPTHS, limits[:, side, None])
             # The first depth beyond the limit stands for the limit itself; those behind it would repeat it.
             allowed[:, columns] = limits[:, side, None] > _SHALLOWER
-        is_free = np.ones(len(candidates), bool)
-        options = cls(candidates, (Expert.NGRAM, neural), found, drafted, allowed, is_free, ~is_free, ~is_free)
+        is_pinned, wants_plain = np.zeros((2, len(candidates)), bool)
+        options = cls(candidates, (Expert.NGRAM, neural), found, drafted, allowed, is_pinned, wants_plain)
         if pins.any or asked.count(None) + depths.count(None) < 2 * len(candidates):
             for row, each in enumerate(candidates):
                 options._pin(row, each.expert or pins.expert, pins.depth if each.depth is None else each.depth)
@@ -120,7 +118,6 @@ class Options:
         allowed, drafted = self.allowed[row], self.drafted[row]
         if expert is None and depth is None:
             return
-        self.is_free[row] = False
         self.wants_plain[row] = wants_plain = expert is Expert.PLAIN or depth == 0
         self.is_pinned[row] = wants_plain or (expert is not None and depth is not None)
         if wants_plain:

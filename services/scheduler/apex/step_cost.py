@@ -21,6 +21,9 @@ OUTLIER: Final = 3.0
 TRUSTED: Final = 8
 """Measurements from which on outliers can be told."""
 
+REDRAWN_EVERY: Final = 8
+"""Measurements; single ones of many hardly move the curve, and drawing it takes time between two steps."""
+
 _EDGES: Final = tuple(sorted({round(2 ** (half / 2)) for half in range(40)}))
 """Upper ends of the bins of rows: half octaves."""
 _MOST_ROWS: Final = 1e7
@@ -38,6 +41,7 @@ class VerifyCost:
         self._seconds = np.zeros(len(_EDGES) + 1)
         self._counts = np.zeros(len(_EDGES) + 1, np.int64)
         self._curve: tuple[Seconds, Seconds] | None = None
+        self._since_drawn = 0
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of ``rows`` tokens took so long."""
@@ -49,12 +53,14 @@ class VerifyCost:
         self._rows[at] = MEMORY * self._rows[at] + rows
         self._seconds[at] = MEMORY * self._seconds[at] + seconds
         self._counts[at] += 1
-        self._curve = None
+        self._since_drawn += 1
+        if self._counts[at] <= TRUSTED or self._since_drawn >= REDRAWN_EVERY:
+            self._curve = None
 
     def at(self, rows: NDArray[np.int64]) -> Seconds:
         """Seconds of steps with so many rows; any shape."""
         if self._curve is None:
-            self._curve = self._measured()
+            self._curve, self._since_drawn = self._measured(), 0
         return np.asarray(np.interp(rows, *self._curve))
 
     def _measured(self) -> tuple[Seconds, Seconds]:
@@ -122,9 +128,7 @@ class StepCost:
         self.draft = DraftCost()
 
     def observe(self, blocks: Sequence[Block]) -> None:
-        """All blocks of one step; they say the same of it."""
-        if not blocks:
-            return
+        """All blocks of one step, at least one; they say the same of it."""
         step = blocks[0]
         if step.verify_s > 0:
             self.verify.observe(step.rows, step.verify_s)

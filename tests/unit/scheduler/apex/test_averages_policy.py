@@ -75,13 +75,23 @@ def test_nothing_is_drafted_where_drafting_loses() -> None:
 
 
 def test_exploring_costs_no_more_than_its_share_and_can_be_switched_off() -> None:
+    rates = []
     for explore in (0.0, 0.02):
         world = fixed_hazards(ngram=0.5, neural=0.3)
         live = [world.request()]
         policy = make_policy(explore)
         world.run(policy, live, 100)
+        rates.append(world.run(policy, live, 200))
         explored = [block.choice.why for _ in range(200) for block in world.step(policy, live)].count(Why.EXPLORED)
         assert explored == 0 if not explore else 0 < explored < 40
+    assert rates[1] > 0.96 * rates[0]
+
+
+def test_a_step_without_decoding_requests_teaches_nothing() -> None:
+    policy = make_policy()
+    policy.observe([])
+    world = fixed_hazards(ngram=0.5, neural=0.5)
+    assert len(policy.choose([world.candidate(world.request())])) == 1
 
 
 def test_a_request_of_its_own_kind_is_treated_as_such() -> None:
@@ -107,7 +117,7 @@ def test_profiles_that_mind_waste_waste_less() -> None:
 
 def test_pins_come_first_and_say_so() -> None:
     world = fixed_hazards(ngram=0.5, neural=0.5)
-    policy, request = make_policy(), world.request()
+    policy, request = make_policy(explore=0.0), world.request()
 
     def choose(**pins: object) -> tuple[Expert, int, Why]:
         (choice,) = policy.choose([world.candidate(request, **pins)])
@@ -125,7 +135,7 @@ def test_pins_come_first_and_say_so() -> None:
 
 def test_the_replica_s_pins_hold_for_requests_that_ask_for_nothing() -> None:
     world = fixed_hazards(ngram=0.5, neural=0.5)
-    policy = make_policy(pins=Pins(Expert.NGRAM, None))
+    policy = make_policy(explore=0.0, pins=Pins(Expert.NGRAM, None))
     free, asks = policy.choose(
         [world.candidate(world.request()), world.candidate(world.request(), expert=Expert.EAGLE3)]
     )
