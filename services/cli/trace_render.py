@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from services.cli.block_ribbon import block_ribbon
 from services.cli.trace_tree import TreeRow, tree_rows
 from services.common.trace_names import OUTCOME, SPAN_SPEC_BLOCK, STAGE
 from services.common.trace_store import StoredSpan
@@ -24,7 +25,8 @@ def render_trace(spans: Sequence[StoredSpan], width: int, *, attributes: bool, b
     lines = list(_lines(tree_rows(shown), width, attributes=attributes))
     if hidden := len(spans) - len(shown):
         lines.append(Text(f"{hidden} more spans of blocks of speculation; --blocks draws them", "dim"))
-    return Group(_summary(spans), *lines)
+    ribbon = block_ribbon(spans, blocks=blocks)
+    return Group(_summary(spans), *lines, *([] if ribbon is None else [ribbon]))
 
 
 def duration(seconds: float) -> str:

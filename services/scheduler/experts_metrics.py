@@ -1,6 +1,9 @@
 """Metrics of speculation in blocks: numerators and denominators, by expert and by position in the block."""
 
-from prometheus_client import CollectorRegistry, Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.common.expert import Expert
 from services.scheduler.apex.block import Block, Why
@@ -26,6 +29,7 @@ class ExpertsMetrics:
         self._draft_seconds = Counter(
             "forerun_spec_draft_seconds_total", "Time that steps waited for the neural drafter.", registry=registry
         )
+        self._experts = experts
         for expert in experts:
             for each in (self._drafted, self._accepted, self._emitted):
                 each.labels(expert)
@@ -34,6 +38,18 @@ class ExpertsMetrics:
             for position in range(1, deepest + 1 if expert is not Expert.PLAIN else 1):
                 self._drafted_at.labels(expert, position)
                 self._accepted_at.labels(expert, position)
+
+    def watch(self, registry: CollectorRegistry, factors: Callable[[], Mapping[Expert, float]]) -> None:
+        """Shows how the depth model is corrected; 1 for experts that ``factors`` does not name."""
+        gauge = Gauge(
+            "forerun_spec_odds_factor",
+            "Factor on the depth model's odds of rejection, as the replica's own blocks ask for.",
+            ["expert"],
+            registry=registry,
+        )
+        for expert in self._experts:
+            if expert is not Expert.PLAIN:
+                gauge.labels(expert).set_function(partial(_factor, factors, expert))
 
     def closed(self, block: Block) -> None:
         """A block was verified."""
@@ -50,3 +66,7 @@ class ExpertsMetrics:
     def drafted(self, seconds: float) -> None:
         """The neural drafter ran."""
         self._draft_seconds.inc(seconds)
+
+
+def _factor(factors: Callable[[], Mapping[Expert, float]], expert: Expert) -> float:
+    return factors().get(expert, 1.0)

@@ -40,6 +40,7 @@ class ExpertsScheduler(ForerunScheduler):
         self.dynamic_sd_lookup = [0] * (self.max_num_running_reqs + 1)
         self._blocks = LiveBlocks(experts, make_policy(experts))
         self._experts_metrics = ExpertsMetrics(self._registry, experts.experts, experts.deepest)
+        self._experts_metrics.watch(self._registry, lambda: self._blocks.policy.odds_factors)
         self._ordered_s: float | None = None
         """When the neural drafter was ordered to draft, on the monotonic clock."""
 

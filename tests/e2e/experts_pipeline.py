@@ -44,6 +44,7 @@ class RandomPolicy:
     def __init__(self, random: Random) -> None:
         self._random = random
         self.observed: list[Block] = []
+        self.odds_factors: dict[Expert, float] = {}
 
     def choose(self, candidates: Sequence[Candidate]) -> list[Choice]:
         return [self._one(each) for each in candidates]

@@ -5,6 +5,9 @@ random weights is nearly never right. Requests that ask for different experts an
 """
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +18,15 @@ import pytest
 
 from benchmarks.forerun_run import scrape
 from services.cli.background import BackgroundSystem
+from services.cli.scrape_targets import TARGETS_FILE
+from services.cli.units import UnitKind
 from services.client.client import ForerunClient
+from services.common.errors import RequestEndedError
 from services.common.expert import Expert
+from services.common.outcome import Outcome
 from services.common.types import Finished, SamplingOptions
 from tests.e2e.asking import GREEDY, Answers, Model, everything, said, tiny_model
+from tests.support.monitoring import finds_nothing, queries, series_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -135,6 +143,13 @@ async def test_a_drafter_that_sat_out_is_right_when_it_drafts_again(
     assert accepted > 0.9 * drafted > 0
 
 
+async def test_every_query_of_the_experts_dashboard_finds_its_series(drafting: BackgroundSystem) -> None:
+    series = series_of(json.loads((drafting.run_dir / TARGETS_FILE).read_text()))
+    found = {where: finds_nothing(query, series) for where, query in queries() if where.startswith("experts:")}
+    assert len(found) > 5
+    assert not any(found.values()), found
+
+
 async def usage_of(client: ForerunClient, prompt: list[int], sampling: SamplingOptions) -> Any:
     async for event in client.generate(tuple(prompt), sampling):
         if isinstance(event, Finished):
@@ -179,6 +194,33 @@ async def test_drafts_leave_the_distribution_alone(client: ForerunClient, case: 
         samples[expert] = [tokens[2] for answer in answers for tokens in answer.tokens]
     for expert in (case.neural, Expert.NGRAM):
         assert chi_squared_excess(samples[Expert.PLAIN], samples[expert]) < 4, expert
+
+
+async def test_a_stage_that_dies_while_it_drafts_ends_every_request(
+    drafting: BackgroundSystem, case: Case, model: Model
+) -> None:
+    async def outcome(prompt: list[int]) -> Outcome:
+        sampling = replace(GREEDY, max_tokens=400, expert=case.neural, draft_tokens=1)
+        try:
+            return (await said(client, prompt, sampling)).outcome
+        except RequestEndedError as error:
+            return error.outcome
+
+    async with ForerunClient(drafting.state.router_grpc) as client:
+        asked = [asyncio.create_task(outcome(prompt)) for prompt in model.prompts[:4]]
+        await until_running(client, 4)
+        os.kill(drafting.units(UnitKind.STAGE)[0].pid, signal.SIGKILL)
+        killed = asyncio.get_running_loop().time()
+        outcomes = await asyncio.gather(*asked)
+        assert asyncio.get_running_loop().time() - killed < 10
+        assert set(outcomes) <= {Outcome.REPLICA_LOST, Outcome.REJECTED_UNAVAILABLE}
+
+
+async def until_running(client: ForerunClient, requests: int) -> None:
+    """Waits until so many are in flight."""
+    async with asyncio.timeout(60):
+        while (await client.list_replicas()).replicas[0].in_flight_requests < requests:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def chi_squared_excess(one: list[int], other: list[int]) -> float:

@@ -1,6 +1,6 @@
 """The policy without a depth model: what acceptance and steps were measured to be, and the best for the whole step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,11 @@ class AveragesPolicy:
         self._chooser = chooser
         self._pins = pins
         self._averages = Averages()
+
+    @property
+    def odds_factors(self) -> Mapping[Expert, float]:
+        """See ``Policy``."""
+        return {}
 
     def choose(self, candidates: Sequence[Candidate]) -> list[Choice]:
         """See ``Policy``."""

@@ -1,6 +1,6 @@
 """The policy of a replica that is told which expert drafts, and how many tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.common.expert import Expert
 from services.scheduler.apex.block import Block, Choice, Why
@@ -16,6 +16,11 @@ class FixedPolicy:
         """``depth``: draft tokens; fewer where fewer fit or are found."""
         self._expert = expert
         self._depth = depth
+
+    @property
+    def odds_factors(self) -> Mapping[Expert, float]:
+        """See ``Policy``."""
+        return {}
 
     def choose(self, candidates: Sequence[Candidate]) -> list[Choice]:
         """See ``Policy``."""

@@ -1,6 +1,6 @@
 """What chooses experts and depths."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,10 @@ class Candidate:
 
 class Policy(Protocol):
     """Not thread-safe; lives between two steps of the engine core, so it must be fast: 0.5 ms for 64 requests."""
+
+    @property
+    def odds_factors(self) -> Mapping[Expert, float]:
+        """By expert, what a depth model's odds of rejection are multiplied by on this replica; empty without one."""
 
     def choose(self, candidates: Sequence[Candidate]) -> list[Choice]:
         """One for each candidate, in order. All of them will be verified in one step."""
