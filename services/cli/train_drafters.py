@@ -20,6 +20,7 @@ from services.cli.train_options import (
     PromptTokensOption,
     SeedOption,
     SoftShareOption,
+    StepOption,
     checkpoint_folder,
     command_line,
     download,
@@ -41,7 +42,8 @@ def train_eagle3(  # noqa: PLR0913  (one parameter an option)
     draft_vocab: Annotated[int, typer.Option(min=1, help="Token ids that can be drafted, the most used ones.")] = 8192,
     unroll: Annotated[int, typer.Option(min=1, help="Drafts in a row that it is trained to make.")] = 4,
     epochs: EpochsOption = 3,
-    learning_rate: LearningRateOption = 1e-3,
+    learning_rate: LearningRateOption = 5e-4,
+    step_tokens: StepOption = 2048,
     soft_share: SoftShareOption = 1.0,
     depth: DepthOption = 4,
     seed: SeedOption = 0,
@@ -78,7 +80,12 @@ def train_eagle3(  # noqa: PLR0913  (one parameter an option)
         prompt_tokens=prompt_tokens,
     )
     training = Eagle3TrainOptions(
-        epochs=epochs, learning_rate=learning_rate, soft_share=soft_share, seed=seed, unroll=unroll
+        epochs=epochs,
+        batch_tokens=step_tokens,
+        learning_rate=learning_rate,
+        soft_share=soft_share,
+        seed=seed,
+        unroll=unroll,
     )
     folder = training_folder(cache)
     with train_progress() as listen:
@@ -97,6 +104,7 @@ def train_draft(  # noqa: PLR0913  (one parameter an option)
     prompt_tokens: PromptTokensOption = 500_000,
     epochs: EpochsOption = 3,
     learning_rate: LearningRateOption = 5e-4,
+    step_tokens: StepOption = 2048,
     soft_share: SoftShareOption = 1.0,
     depth: DepthOption = 4,
     seed: SeedOption = 0,
@@ -135,7 +143,9 @@ def train_draft(  # noqa: PLR0913  (one parameter an option)
         answer_tokens=answer_tokens,
         prompt_tokens=prompt_tokens,
     )
-    training = TrainOptions(epochs=epochs, learning_rate=learning_rate, soft_share=soft_share, seed=seed)
+    training = TrainOptions(
+        epochs=epochs, batch_tokens=step_tokens, learning_rate=learning_rate, soft_share=soft_share, seed=seed
+    )
     folder, made = training_folder(cache), out / f"draft-{layers}"
     with train_progress() as listen:
         steps = DraftModelTraining(options, VllmTarget, folder / location.name, listen)

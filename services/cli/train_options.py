@@ -21,6 +21,9 @@ PromptTokensOption = Annotated[
 ]
 EpochsOption = Annotated[int, typer.Option(min=1, help="Passes over the data.")]
 LearningRateOption = Annotated[float, typer.Option(min=0.0, help="At its peak.")]
+StepOption = Annotated[
+    int, typer.Option("--step-tokens", min=1, help="Tokens, of prompts too, that one step of training learns from.")
+]
 SoftShareOption = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="Of the loss on the model's distribution; the rest on its likeliest.")
 ]

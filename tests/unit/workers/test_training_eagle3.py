@@ -203,6 +203,17 @@ def test_the_loss_and_its_gradient_are_those_of_all_steps_at_once(
         torch.testing.assert_close(gradients[name], each.grad, rtol=1e-3, atol=1e-5)
 
 
+def test_training_starts_with_what_a_linear_map_knows(model: Path, config: LlamaConfig, prepared: Path) -> None:
+    data = make_training(model, prepared, SilentListener())._data(aux_layers(LAYERS))
+    batch, target, d2t = load_batch(data.part("train")), TargetWeights(str(model)), torch.arange(64) * 4
+    started, random = (Eagle3Student(config, target, d2t, TRAINING) for _ in range(2))
+    started.begin(data.part("train"))
+    assert started.learn(batch).loss < random.learn(batch).loss - 0.1
+    # Heads that share keys must not learn the same for ever.
+    first, second = started.module.midlayer.self_attn.q_proj.weight[: 2 * config.head_dim].chunk(2)
+    assert not torch.equal(first, second)
+
+
 def test_the_streams_on_disk_are_those_after_the_named_layers(model: Path, prepared: Path) -> None:
     data = make_training(model, prepared, SilentListener())._data(aux_layers(LAYERS))
     batch = load_batch(data.part("train")[:1])

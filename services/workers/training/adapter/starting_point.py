@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from services.common.training.ridge import fit_streams, ridge
+from services.common.training.ridge import fit_batch, ridge
 from services.common.training.training_data import AnsweredPrompt
 from services.workers.draft_adapter.torch_adapter import DraftAdapter
 
@@ -20,7 +20,9 @@ ATTENTION_SHARE = 0.1
 
 def fit_start(adapter: DraftAdapter, sequences: Sequence[AnsweredPrompt]) -> None:
     """Sets ``input_norm`` and ``input_proj`` by the first ``FIT_TOKENS`` positions of ``sequences``."""
-    states, last = fit_streams(sequences, FIT_TOKENS)
+    batch = fit_batch(sequences, FIT_TOKENS)
+    # A sequence's first token has a stream like no other, and nobody drafts after it.
+    states, last = batch.states[~batch.starts], batch.last[~batch.starts]
     with torch.no_grad():
         adapter.input_norm.weight.fill_(1.0)
         adapter.input_norm.weight.copy_(1 / adapter.input_norm(states).std(0))

@@ -46,7 +46,7 @@ class Eagle3Student:
 
     def begin(self, sequences: Sequence[AnsweredPrompt]) -> None:
         """Starts from the ridge regression."""
-        fit_start(self.module, sequences)
+        fit_start(self.module, sequences, self._embedding)
 
     def learn(self, batch: Batch) -> Lesson:
         """One forward and backward pass through all steps."""
