@@ -35,7 +35,7 @@ class ExpertTally:
         """One more."""
         self.blocks += 1
         self.drafted += block.drafted
-        self.accepted += block.accepted
+        self.accepted += block.kept
         self.emitted += block.emitted
         self.experts.add(block.choice.expert.value)
 
@@ -74,7 +74,7 @@ def _block_span(request_id: str, verified: VerifiedBlock) -> SpanPlan | None:
         names.SPEC_BLOCK_INDEX: block.index,
         names.SPEC_DEPTH: choice.depth,
         names.SPEC_DRAFTED: block.drafted,
-        names.SPEC_ACCEPTED: block.accepted,
+        names.SPEC_ACCEPTED: block.kept,
         names.SPEC_EMITTED: block.emitted,
         names.SPEC_REASON: choice.why.value,
         names.SPEC_BATCH_SIZE: block.requests,

@@ -18,7 +18,9 @@ class ExpertsMetrics:
 
         self._blocks = counter("blocks_total", "Blocks, by who drafted and why it was chosen.", "expert", "why")
         self._drafted = counter("drafted_tokens_total", "Draft tokens that were verified.", "expert")
-        self._accepted = counter("accepted_tokens_total", "Draft tokens that were right.", "expert")
+        self._accepted = counter(
+            "accepted_tokens_total", "Draft tokens that requests got, since they were right.", "expert"
+        )
         self._emitted = counter("emitted_tokens_total", "Tokens that requests got from blocks.", "expert")
         self._drafted_at = counter(
             "position_drafted_total", "Blocks with a draft at this position, from 1.", "expert", "position"
@@ -56,11 +58,11 @@ class ExpertsMetrics:
         expert = block.choice.expert
         self._blocks.labels(expert, block.choice.why).inc()
         self._drafted.labels(expert).inc(block.drafted)
-        self._accepted.labels(expert).inc(block.accepted)
+        self._accepted.labels(expert).inc(block.kept)
         self._emitted.labels(expert).inc(block.emitted)
         for position in range(1, block.drafted + 1):
             self._drafted_at.labels(expert, position).inc()
-            if position <= block.accepted:
+            if position <= block.kept:
                 self._accepted_at.labels(expert, position).inc()
 
     def drafted(self, seconds: float) -> None:

@@ -73,6 +73,8 @@ class ExpertsPipeline:
         self._texts: dict[str, list[int]] = {}
         self.answers: dict[str, list[int]] = {}
         self.finished: set[str] = set()
+        self.histograms: list[list[int]] = []
+        """What ended requests are told of their blocks, by accepted drafts."""
         self.verified = [0, 0]
         """Draft tokens that the stage saw, and those that it accepted, of requests that were not gone by then."""
 
@@ -96,6 +98,7 @@ class ExpertsPipeline:
                 self.answers[each.request_id].extend(each.new_token_ids)
                 if each.finish_reason is not None:
                     self.finished.add(each.request_id)
+                    self.histograms.append(each.spec_decode_metrics.histogram)
         if plan.total_num_scheduled_tokens:
             self.scheduler.update_draft_token_ids(self._draft(plan))
 

@@ -35,6 +35,7 @@ def configs(model_path: Path) -> Configs:
         max_num_batched_tokens=48,
         block_size=BLOCK_SIZE,
         enable_prefix_caching=True,
+        per_request_spec_decode_metrics="summary",
         # Verification is all that this model of a stage needs of vLLM; the neural drafter is the test's own.
         speculative_config={
             "method": "custom_class",
@@ -105,12 +106,16 @@ def test_every_schedule_says_what_no_schedule_says(
     blocks = policy.observed
     for name, of_block in (
         ("drafted_tokens", "drafted"),
-        ("accepted_tokens", "accepted"),
+        ("accepted_tokens", "kept"),
         ("emitted_tokens", "emitted"),
     ):
         sums = {
             each: sum(getattr(block, of_block) for block in blocks if block.choice.expert == each) for each in Expert
         }
         assert counted(scheduler, name) == {each: sums[each] for each in scheduler._settings.experts.experts}
+    if not aborted:
+        told = [sum(of_requests) for of_requests in zip(*run.histograms, strict=True)]
+        drafted = [block.kept for block in blocks if block.drafted]
+        assert told == [drafted.count(kept) for kept in range(len(told))]
     assert run.verified == [sum(block.drafted for block in blocks), sum(block.accepted for block in blocks)]
     assert all(block.emitted <= block.accepted + 1 and block.accepted <= block.drafted for block in blocks)

@@ -57,7 +57,7 @@ class Block:
     drafted: int
     """Draft tokens that were verified: fewer than asked where the expert had no more, or they did not fit."""
     accepted: int
-    """Of those, from the first one on."""
+    """Of those, from the first one on, by the verifier; also behind a stop, where the request does not get them."""
     emitted: int
     """Tokens that the request got, the verifier's own one included; fewer where the request ended within."""
     requests: int
@@ -75,6 +75,11 @@ class Block:
         return self.accepted == self.drafted
 
     @property
+    def kept(self) -> int:
+        """Draft tokens that the request got."""
+        return min(self.accepted, self.emitted)
+
+    @property
     def wasted(self) -> int:
         """Draft tokens that were verified for nothing."""
-        return self.drafted - self.accepted
+        return self.drafted - self.kept
