@@ -25,7 +25,7 @@ from services.common.errors import RequestEndedError
 from services.common.expert import Expert
 from services.common.outcome import Outcome
 from services.common.types import Finished, SamplingOptions
-from tests.e2e.asking import GREEDY, Answers, Model, everything, said, tiny_model
+from tests.e2e.asking import BLOCKS, GREEDY, Answers, Model, everything, said, tiny_model
 from tests.support.monitoring import finds_nothing, queries, series_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -181,6 +181,24 @@ async def test_the_openai_edge_takes_the_wish_and_tells_of_drafts(
     assert reply.json()["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
     assert wrong.status_code == 400
     assert "expert" in wrong.text
+
+
+async def test_min_p_is_served_beside_drafts(client: ForerunClient, case: Case, model: Model) -> None:
+    """At min_p 1 only the likeliest token is left, so a temperature changes nothing."""
+    certain = replace(GREEDY, temperature=1.0, min_p=1.0, expert=case.neural, draft_tokens=4)
+    drafting = [said(client, prompt, replace(GREEDY, expert=case.neural)) for prompt in model.prompts[:3]]
+    answers = await asyncio.gather(*drafting, *(said(client, prompt, certain) for prompt in model.prompts[:3]))
+    assert [each.tokens for each in answers[:3]] == [each.tokens for each in answers[3:]]
+
+
+async def test_drafts_end_with_the_context(client: ForerunClient, case: Case, model: Model) -> None:
+    room = BLOCKS * model.block_size // 2
+    prompt = (model.long_prompt * 2)[: room - 12]
+    sampling = replace(GREEDY, max_tokens=None, expert=case.neural, draft_tokens=8)
+    ends = await asyncio.gather(said(client, prompt, sampling), said(client, model.prompts[0], GREEDY))
+    plain = await said(client, prompt, replace(sampling, expert="plain"))
+    assert ends[0] == plain
+    assert (len(plain.tokens[0]), plain.outcome) == (12, Outcome.LENGTH)
 
 
 async def test_drafts_leave_the_distribution_alone(client: ForerunClient, case: Case, model: Model) -> None:
