@@ -24,6 +24,7 @@ from services.common.errors import ConfigError
 from services.common.target_fingerprint import target_fingerprint
 from services.workers.length_states import LengthStates
 from services.workers.place import StagePlace
+from services.workers.vllm_cpu_kernels import mend_cpu_kernels
 from services.workers.vllm_host_embedding import embed_on_host
 from services.workers.vllm_lazy_drafter import LazyDraftModel, LazyEagle, make_lazy
 from services.workers.vllm_plain_options import keep_plain_options
@@ -83,6 +84,8 @@ class ModelStage:
                 }
             ]
         )
+        if self.config.speculative_config is not None:
+            mend_cpu_kernels()
         wrapper.init_device()
         self._wrapper = wrapper
         with set_current_vllm_config(self.config):
