@@ -1,7 +1,8 @@
 """Writes the blocks that a replica verifies into Parquet files, on a thread of its own that no step waits for.
 
 A file has the blocks of about a second, so that whoever reads them need not wait long. Relies on (vLLM 0.32,
-``InputProcessor.assign_request_id``): inside the engine core a request has its client's id and ``-`` and 8 hex digits.
+``InputProcessor.assign_request_id``, ``ParentRequest``): vLLM appends ``-`` and 8 hex digits to a request's id,
+and puts ``index_`` before it where a request has several choices. Our sessions put ``ROUTER.NUMBER.`` before it.
 """
 
 import queue
@@ -28,7 +29,7 @@ BLOCKS_AT_ONCE: Final = 1024
 
 CLOSE_TIMEOUT_S: Final = 3.0
 
-_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
+_ENGINE_ID = re.compile(r"(\d+_)?.+?\.\d+\.(.+)-[0-9a-f]{8}")
 _log = structlog.get_logger(__name__)
 
 
@@ -131,4 +132,6 @@ def row_of(request_id: str, block: Block) -> BlockRow:
 
 def client_id(request_id: str) -> str:
     """The id that the client gave, or the router for it, from that of the engine core; of n choices, each its own."""
-    return _SUFFIX.sub("", request_id)
+    if (parts := _ENGINE_ID.fullmatch(request_id)) is None:
+        return request_id
+    return (parts[1] or "") + parts[2]

@@ -66,7 +66,7 @@ def test_everything_is_written_at_the_end_under_the_clients_ids(tmp_path: Path) 
     registry = CollectorRegistry()
     writer = BlockWriter(tmp_path / "blocks", "replica-0-1", registry)
     for index in range(block_writer.BLOCKS_AT_ONCE + 5):
-        writer.put("mine-0123abcd", block(index))
+        writer.put("router-a.1.mine-0123abcd", block(index))
     writer.close()
     table = read_blocks(tmp_path / "blocks")
     assert table.index.tolist() == list(range(block_writer.BLOCKS_AT_ONCE + 5))
@@ -117,6 +117,14 @@ def test_a_disk_that_fails_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (counted(registry, "total"), counted(registry, "dropped_total")) == (0, 1)
 
 
-def test_only_vllms_suffix_is_taken_off() -> None:
-    assert client_id("grid-12-eagle3-4-0123abcd") == "grid-12-eagle3-4"
-    assert client_id("plain") == "plain"
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        ("router-a.1.grid-12-eagle3-4-0123abcd", "grid-12-eagle3-4"),
+        ("router-a.1.dots.stay-0123abcd-0123abcd", "dots.stay-0123abcd"),
+        ("1_router-a.12.one-of-two-0123abcd", "1_one-of-two"),
+        ("plain", "plain"),
+    ],
+)
+def test_what_was_put_around_the_clients_id_is_taken_off(inside: str, outside: str) -> None:
+    assert client_id(inside) == outside
