@@ -17,6 +17,10 @@ from services.common.training.progress import Listener
 from services.common.workloads.prompt import WorkloadPrompt
 from services.scheduler.apex.block_table import BlockTable
 
+WARM_UP_TOKENS = 4
+"""Of the request that brings a prompt into the prefix cache. With a single one the neural drafter would not have read
+the prompt, and whoever finds its blocks would get worse drafts (``vllm_lazy_drafter``)."""
+
 COMMIT_S = 60.0
 """An interruption loses at most so much."""
 
@@ -71,7 +75,7 @@ class GridRun:
     async def _job(self, job: Job) -> list[RequestRow]:
         if job.is_first:
             # Fills the prefix cache, so that no action pays for the prompt.
-            await asyncio.gather(*(self.ask(each, 1, job.action, self._id(each)) for each in job.prompts))
+            await asyncio.gather(*(self.ask(each, WARM_UP_TOKENS, job.action, self._id(each)) for each in job.prompts))
         return list(await asyncio.gather(*(self._request(each, job) for each in job.prompts)))
 
     async def _request(self, prompt: WorkloadPrompt, job: Job) -> RequestRow:

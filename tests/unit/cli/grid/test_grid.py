@@ -14,7 +14,7 @@ from services.cli.grid.journal import Journal, labelled
 from services.cli.grid.plan import PLAIN, Action, Job, actions_of, interleaved, jobs
 from services.cli.grid.recording import Recording
 from services.cli.grid.request_table import RequestRow, read_requests, write_requests
-from services.cli.grid.run import GridRun
+from services.cli.grid.run import WARM_UP_TOKENS, GridRun
 from services.cli.grid.system import engine_arguments, experts_of, grid_system
 from services.common.config import ConfigModel
 from services.common.errors import ConfigError, RequestEndedError
@@ -111,7 +111,7 @@ async def test_a_grid_records_and_goes_on_where_it_was_interrupted(tmp_path: Pat
         await run(out, failing, list(jobs(two, ACTIONS, set(), 1, 0)), recording)
     first = read_requests(out / "requests.parquet")
     assert len(first) == 3
-    assert failing.asked[0][2] == 1, "the prefix cache is filled first"
+    assert failing.asked[0][2] == WARM_UP_TOKENS, "the prefix cache is filled first"
 
     replica = Replica(recording.folder)
     await run(out, replica, list(jobs(two, ACTIONS, Journal(out).done, 1, 0)), Recording(recording.folder))
