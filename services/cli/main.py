@@ -32,6 +32,7 @@ class ForerunGroup(LazyGroup):
         LazyCommand("plan", "services.cli.plan", "Predict which split of the devices is the fastest, and why."),
         LazyCommand("models", "services.cli.models", "Fetch and list models."),
         LazyCommand("train", "services.cli.train", "Train a draft adapter from a model's own answers."),
+        LazyCommand("bench", "services.cli.bench", "Record what depth models learn from: every expert and depth."),
         LazyCommand("version", "services.cli.version", "Print versions."),
     )
 

@@ -62,6 +62,8 @@ class ExpertsConfig(ConfigModel):
     explore: float = Field(default=0.02, ge=0.0, le=0.5)
     """Share of the replica's time that trying other than the best choices may cost, so that it notices when they
     become better. 0: they are never tried."""
+    record: Path | None = None
+    """Folder that every verified block is recorded into, as Parquet for ``forerun train depth``. Null: none is."""
 
     @property
     def experts(self) -> tuple[Expert, ...]:

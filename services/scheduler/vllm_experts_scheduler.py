@@ -24,6 +24,7 @@ from services.common.expert import Expert
 from services.scheduler.apex.block import Block
 from services.scheduler.apex.live_blocks import LiveBlocks, Verified, VerifyingStep, Wish
 from services.scheduler.apex.policies import make_policy
+from services.scheduler.block_writer import BlockWriter
 from services.scheduler.experts_metrics import ExpertsMetrics
 from services.scheduler.vllm_sampling import DRAFT_TOKENS_ARG, EXPERT_ARG
 from services.scheduler.vllm_scheduler import ForerunScheduler
@@ -42,6 +43,10 @@ class ExpertsScheduler(ForerunScheduler):
         self._blocks = LiveBlocks(experts, make_policy(experts))
         self._experts_metrics = ExpertsMetrics(self._registry, experts.experts, experts.deepest)
         self._experts_metrics.watch(self._registry, lambda: self._blocks.policy.odds_factors)
+        self._block_writer = None
+        if experts.record is not None:
+            source = f"{self._settings.replica_id}-{self._settings.generation}"
+            self._block_writer = BlockWriter(experts.record, source, self._registry)
         self._ordered_s: float | None = None
         """When the neural drafter was ordered to draft, on the monotonic clock."""
 
@@ -75,6 +80,12 @@ class ExpertsScheduler(ForerunScheduler):
         drafts = self._blocks.drafts(neural, seconds)
         super().update_draft_token_ids(DraftTokenIds(list(drafts), list(drafts.values())))
 
+    def shutdown(self) -> None:
+        """As before; then what is recorded is written."""
+        super().shutdown()
+        if self._block_writer is not None:
+            self._block_writer.close()
+
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         self._blocks.preempted(request.request_id)
         super()._preempt_request(request, *args, **kwargs)
@@ -107,6 +118,8 @@ class ExpertsScheduler(ForerunScheduler):
         blocks = self._blocks.close(verified, step)
         for request_id, block in blocks.items():
             self._experts_metrics.closed(block)
+            if self._block_writer is not None:
+                self._block_writer.put(request_id, block)
             if record is not None and block.choice.depth:
                 self._recorder.verified(request_id, record, block)
         return blocks

@@ -5,9 +5,9 @@ it. Here a step only hands the drafter what the target has computed; ``draft`` r
 tokens and knows how deep. Steps after which nobody wants drafts cost a copy: their tokens stay unread, and are read in
 one pass with the next ones, so that the drafter's keys and values are right again whenever it drafts.
 
-Unread tokens of a request never span the end of a KV block for longer than a step, since a full block may be found by
-other requests through the prefix cache, and the drafter's part of it must be there too. (Of a request that ends with
-unread tokens, the block that it has just filled lacks them; whoever finds it gets worse drafts, never other text.)
+A KV block that is full is read at once, but for the newest token, since other requests may find it through the prefix
+cache, and the drafter's part of it must be there too. (Where a request ends with a block, that block lacks its last
+token; whoever finds it gets slightly worse drafts, never other text.)
 
 Relies on (vLLM 0.32): ``runner.drafter``, made before weights are loaded; ``propose`` with the target's tokens,
 positions and hidden states by request, in the order of ``runner.input_batch``, which with no tokens asked for reads
@@ -51,6 +51,12 @@ class Unread:
         if self.hidden is not None and later.hidden is not None:
             hidden = torch.cat([self.hidden[:kept], later.hidden])
         return Unread(self.first, torch.cat([self.tokens[:kept], later.tokens]), hidden)
+
+    def without_newest(self) -> tuple["Unread", "Unread"]:
+        """All but the newest token, and that one; there are at least two."""
+        hidden = (None, None) if self.hidden is None else (self.hidden[:-1], self.hidden[-1:])
+        older = Unread(self.first, self.tokens[:-1], hidden[0])
+        return older, Unread(older.end, self.tokens[-1:], hidden[1])
 
     def ends_block(self, block_size: int) -> bool:
         """Whether one of the tokens is a block's last one."""
@@ -103,7 +109,7 @@ class _Lazy:
         ids = list(batch.req_ids)
         self._step = _Step(ids, next_token_ids, common_attn_metadata.block_table_tensor, sampling_metadata)
         starts = common_attn_metadata.query_start_loc_cpu.tolist()
-        self._read_full_blocks(target_token_ids, starts)
+        self._make_room(target_token_ids, starts)
         rejected = [0] * len(ids) if num_rejected_tokens_gpu is None else num_rejected_tokens_gpu.tolist()
         for row, request_id in enumerate(ids):
             computed = slice(starts[row], starts[row + 1] - rejected[row])
@@ -111,6 +117,7 @@ class _Lazy:
             new = Unread(int(batch.num_computed_tokens_cpu[row]), target_token_ids[computed].clone(), hidden)
             old = self._unread.get(request_id)
             self._unread[request_id] = new if old is None else old.followed_by(new)
+        self._read_full_blocks()
         return next_token_ids.new_empty((len(ids), 0), dtype=torch.int64)
 
     def draft(self, depth: int) -> list[tuple[str, list[int]]]:
@@ -130,19 +137,33 @@ class _Lazy:
         for request_id in ended:
             self._unread.pop(request_id, None)
 
-    def _read_full_blocks(self, tokens: Tensor, starts: Sequence[int]) -> None:
-        """Reads what older steps left, where it fills a block or there is no room to keep it."""
+    def _make_room(self, tokens: Tensor, starts: Sequence[int]) -> None:
+        """Reads what older steps left, where it does not fit beside the new ``tokens``."""
         step = self._step
         assert step is not None
-        unread = {row: self._unread[each] for row, each in enumerate(step.request_ids) if each in self._unread}
-        if sum(len(each.tokens) for each in unread.values()) + len(tokens) + len(starts) <= self.max_num_tokens:
-            unread = {row: each for row, each in unread.items() if each.ends_block(self.block_size)}
         # A request whose tokens were rolled back (it was preempted) begins anew.
         positions = self._runner.input_batch.num_computed_tokens_cpu
+        unread = {row: self._unread[each] for row, each in enumerate(step.request_ids) if each in self._unread}
         rows = [row for row, each in unread.items() if each.end == positions[row]]
-        if rows:
+        held = sum(len(each.tokens) for each in unread.values())
+        if rows and held + len(tokens) + len(starts) > self.max_num_tokens:
             # What follows them is what this step began with.
             self._read(step, rows, tokens[[starts[row] for row in rows]], 0)
+
+    def _read_full_blocks(self) -> None:
+        step = self._step
+        assert step is not None
+        rows, newest = [], []
+        for row, request_id in enumerate(step.request_ids):
+            unread = self._unread[request_id]
+            if len(unread.tokens) > 1 and unread.ends_block(self.block_size):
+                self._unread[request_id], last = unread.without_newest()
+                rows.append(row)
+                newest.append(last)
+        if not rows:
+            return
+        self._read(step, rows, torch.cat([each.tokens for each in newest]), 0)
+        self._unread.update(zip((step.request_ids[row] for row in rows), newest, strict=True))
 
     def _read(self, step: _Step, rows: Sequence[int], next_tokens: Tensor, depth: int) -> Tensor:
         """Runs vLLM's drafter over all unread tokens of some rows of ``step``: [rows, depth] draft tokens."""

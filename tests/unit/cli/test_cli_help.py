@@ -28,7 +28,7 @@ def test_help_lists_every_command_without_importing_one() -> None:
 
 PAGES = [["up"], ["generate"], ["status"], ["trace"], ["ledger", "show"], ["ledger", "check"], ["profile"], ["plan"],
          ["models", "get"], ["models", "list"], ["train", "adapter"], ["train", "predictor"], ["train", "eagle3"],
-         ["train", "draft"], ["version"]]  # fmt: skip
+         ["train", "draft"], ["train", "depth"], ["bench", "grid"], ["version"]]  # fmt: skip
 
 
 def test_no_command_is_forgotten_here() -> None:

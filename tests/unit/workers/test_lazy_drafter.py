@@ -33,6 +33,11 @@ def test_a_gap_cannot_be_read_over() -> None:
     assert told(unread(3, [30]).followed_by(unread(6, [60]))) == (6, [60], [60.0])
 
 
+def test_the_newest_token_is_kept_for_drafting() -> None:
+    older, newest = unread(3, [30, 40, 50]).without_newest()
+    assert (told(older), told(newest)) == ((3, [30, 40], [30.0, 40.0]), (5, [50], [50.0]))
+
+
 @given(st.integers(0, 40), st.integers(1, 20), st.integers(1, 8))
 def test_the_end_of_a_block_is_noticed(first: int, count: int, block_size: int) -> None:
     has_last = any((position + 1) % block_size == 0 for position in range(first, first + count))

@@ -1,0 +1,1 @@
+"""The six workloads of papers/apex, as a table; ``services/common/workloads`` makes them."""

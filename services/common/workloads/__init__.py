@@ -1,0 +1,1 @@
+"""The six workloads that speculation is recorded and judged on (papers/apex section 3)."""
