@@ -18,8 +18,7 @@ from services.common.workloads.prompt import WorkloadPrompt
 from services.scheduler.apex.block_table import BlockTable
 
 WARM_UP_TOKENS = 4
-"""Of the request that brings a prompt into the prefix cache. With a single one the neural drafter would not have read
-the prompt, and whoever finds its blocks would get worse drafts (``vllm_lazy_drafter``)."""
+"""Of the request that brings a prompt into the prefix cache: the prompt, and a step of the action."""
 
 COMMIT_S = 60.0
 """An interruption loses at most so much."""

@@ -66,6 +66,8 @@ class LiveBlocks:
     config: ExpertsConfig
     policy: Policy
     _live: dict[str, _Live] = field(default_factory=dict)
+    _chosen: list[str] = field(default_factory=list)
+    """Requests whose next block was chosen last."""
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._live
@@ -138,6 +140,7 @@ class LiveBlocks:
         Returns:
             Tokens that the neural drafter is to draft: the deepest wish for it; 0: it is not wanted.
         """
+        self._chosen = list(rooms)
         if not rooms:
             return 0
         candidates = {request_id: self._candidate(self._live[request_id], room) for request_id, room in rooms.items()}
@@ -151,15 +154,16 @@ class LiveBlocks:
         return max((choice.depth for choice in choices if choice.expert.is_neural), default=0)
 
     def drafts(self, neural: Mapping[str, Sequence[int]], seconds: float) -> dict[str, list[int]]:
-        """The drafts of all chosen blocks, by request.
+        """The drafts of the blocks that were chosen last, by request.
 
         Args:
             neural: what the neural drafter said, for these requests and others.
             seconds: that it took.
         """
         drafts = {}
-        for request_id, live in self._live.items():
-            if live.choice is None:
+        for request_id in self._chosen:
+            live = self._live.get(request_id)
+            if live is None or live.choice is None:
                 continue
             depth = live.choice.depth
             live.draft_s = seconds

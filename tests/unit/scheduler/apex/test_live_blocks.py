@@ -104,6 +104,18 @@ def test_a_preemption_takes_the_choice_back_and_the_history_stays() -> None:
     assert policy.candidates[0].history.answer_tokens == 2
 
 
+def test_drafts_that_wait_for_their_step_are_left_alone() -> None:
+    """A request that a step had no room for keeps the drafts that it got before."""
+    blocks, _ = live(Choice(Expert.EAGLE3, 2, Why.AVERAGES), Choice(Expert.EAGLE3, 1, Why.AVERAGES))
+    for name in ("a", "b"):
+        blocks.begin(name, REPEATING, [], 20, Wish())
+    blocks.choose({"a": 10})
+    assert blocks.drafts({"a": [5, 6]}, 0.01) == {"a": [5, 6]}
+    blocks.choose({"b": 10})
+    assert blocks.drafts({"b": [7]}, 0.02) == {"b": [7]}
+    assert blocks.close({"a": Verified(2, 0, [9])}, STEP)["a"].draft_s == 0.01
+
+
 def test_who_has_ended_is_forgotten() -> None:
     blocks, _ = live(Choice(Expert.PLAIN, 0, Why.PINNED))
     blocks.begin("a", REPEATING, [], 20, Wish())
