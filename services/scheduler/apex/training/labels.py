@@ -58,10 +58,10 @@ def _regret(throughput: Values, best: Values) -> Values:
 
 
 def _references(blocks: BlockTable, seconds: Values) -> tuple[Values, Values]:
-    """Of each block's prompt: tokens a second of its best action, and of its best with the block's expert."""
+    """Of each block's prompt: tokens a second of its best action, and of its best with the request's expert."""
+    actions = _actions(blocks)
     tokens: dict[tuple[Hashable, ...], float] = defaultdict(float)
     spent: dict[tuple[Hashable, ...], float] = defaultdict(float)
-    actions = list(zip(blocks.prompt_id, blocks.expert, blocks.depth.tolist(), strict=True))
     for action, gained, took in zip(actions, blocks.emitted.tolist(), seconds.tolist(), strict=True):
         tokens[action] += gained
         spent[action] += took
@@ -72,3 +72,17 @@ def _references(blocks: BlockTable, seconds: Values) -> tuple[Values, Values]:
         best[prompt, expert] = max(best[prompt, expert], rate)
     overall = np.array([best[prompt] for prompt, _, _ in actions])
     return overall, np.array([best[prompt, expert] for prompt, expert, _ in actions])
+
+
+def _actions(blocks: BlockTable) -> list[tuple[str, str, int]]:
+    """By block, prompt, expert and depth of its whole request: those of the deepest draft that it asked for.
+
+    Where an expert finds nothing to draft its request goes on plainly; such blocks are part of what the expert costs.
+    """
+    of_request: dict[str, tuple[int, str]] = {}
+    for request, expert, depth in zip(blocks.request_id, blocks.expert, blocks.depth.tolist(), strict=True):
+        of_request[request] = max(of_request.get(request, (0, expert)), (depth, expert))
+    return [
+        (prompt, of_request[request][1], of_request[request][0])
+        for prompt, request in zip(blocks.prompt_id, blocks.request_id, strict=True)
+    ]

@@ -212,12 +212,30 @@ def test_utility_is_that_of_the_design() -> None:
     def row(expert: Expert, depth: int, accepted: int, verify_s: float) -> BlockRow:
         features = [0.0] * len(FEATURES)
         counts = (depth, depth, accepted, accepted + 1, 0, 1, 1)
-        return BlockRow("r", "p", "w", "train", expert, *counts, 0.0, verify_s, features)
+        return BlockRow(f"{expert}-{depth}", "p", "w", "train", expert, *counts, 0.0, verify_s, features)
 
     rows = [row(Expert.NGRAM, 4, 1, 0.01), row(Expert.NGRAM, 2, 2, 0.01), row(Expert.EAGLE3, 4, 4, 0.01)]
     labels = labels_of(BlockTable.of(rows), PROFILES["balanced"])
     expected = np.log(200) + 0.30 * np.log(1.1) - 0.35 * 0.75 - 0.15 * (1 - 200 / 500) - 0.20 * (1 - 200 / 300)
     assert labels.utility[0] == pytest.approx(expected)
+
+
+def test_plain_blocks_count_for_the_expert_that_found_nothing() -> None:
+    def row(request: str, expert: Expert, depth: int, emitted: int) -> BlockRow:
+        counts = (depth, depth, emitted - 1, emitted, 0, 1, 1)
+        return BlockRow(request, "p", "w", "train", expert, *counts, 0.0, 0.01, [0.0] * len(FEATURES))
+
+    rows = [
+        row("looked up", Expert.NGRAM, 4, 5),
+        row("looked up", Expert.PLAIN, 0, 1),  # no match: the n-gram expert's answers come at 300 tokens a second
+        row("drafted", Expert.EAGLE3, 4, 4),
+    ]
+    speed = PROFILES["speed"]
+    labels = labels_of(BlockTable.of(rows), speed)
+    best, of_ngram = 400, 300
+    expected = np.log(100) + speed.accepted * np.log(0.1)
+    expected -= speed.regret * (1 - 100 / best) + speed.expert_regret * (1 - 100 / of_ngram)
+    assert labels.utility[1] == pytest.approx(expected)
 
 
 def test_the_command_trains_and_says_what_is_wrong(rows: list[BlockRow], tmp_path: Path) -> None:
