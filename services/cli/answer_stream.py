@@ -38,7 +38,10 @@ class AnswerSummary:
 
     def __str__(self) -> str:
         first = "" if self.first_text_s is None else f", first after {self.first_text_s:.2f} s"
-        return f"{self.outcome}: {self.usage.output_tokens} tokens in {self.total_s:.2f} s{first}"
+        drafts = ""
+        if (speculation := self.usage.speculation) is not None and speculation.draft_tokens:
+            drafts = f", {speculation.accepted_tokens} of {speculation.draft_tokens} drafts accepted"
+        return f"{self.outcome}: {self.usage.output_tokens} tokens in {self.total_s:.2f} s{first}{drafts}"
 
 
 async def stream_answer(connection: Connection, question: Question, writer: AnswerWriter) -> AnswerSummary:

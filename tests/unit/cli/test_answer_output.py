@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cli.answer_output import JsonWriter, TextWriter, for_terminal
+from services.cli.answer_stream import AnswerSummary
 from services.client import Started
 from services.common.errors import RequestEndedError, invalid
 from services.common.outcome import Outcome
-from services.common.types import ChoiceEnd, Delta, Finished, TokenLogprob, Usage
+from services.common.types import ChoiceEnd, Delta, Finished, SpeculationUsage, TokenLogprob, Usage
 
 STARTED = Started("r", "replica-0", "abc", 3)
 FINISHED = Finished(Outcome.STOP, (ChoiceEnd(0, Outcome.STOP),), Usage(3, 2))
@@ -73,3 +74,11 @@ def test_nothing_that_drives_a_terminal_reaches_it(text: str) -> None:
 
 def test_text_is_kept() -> None:
     assert for_terminal("héllo 🙂\n\tx\x1b[2J") == "héllo 🙂\n\tx[2J"
+
+
+def test_the_summary_tells_of_drafts_where_there_were_some() -> None:
+    usage = Usage(output_tokens=9, speculation=SpeculationUsage(10, (1, 0, 3)))
+    summary = AnswerSummary("stop", usage=usage, first_text_s=0.5, total_s=2.0)
+    assert str(summary) == "stop: 9 tokens in 2.00 s, first after 0.50 s, 6 of 10 drafts accepted"
+    plain = AnswerSummary("stop", usage=Usage(output_tokens=9, speculation=SpeculationUsage()), total_s=2.0)
+    assert str(plain) == "stop: 9 tokens in 2.00 s"
