@@ -3,11 +3,15 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Conversation = TypeVar("Conversation")
 Split = Literal["train", "held_out"]
 HELD_OUT_PERCENT = 5
 SAMPLED_PERCENT = 15
@@ -66,19 +70,29 @@ def stable_hash(text: str) -> int:
 
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
     """One JSON object a line."""
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        for prompt in prompts:
-            file.write(json.dumps(asdict(prompt)) + "\n")
-    part.replace(path)
+    write_conversations(path, prompts)
 
 
 def read_prompts(path: Path) -> list[Prompt]:
     """What ``write_prompts`` wrote, in the same order."""
-    prompts = []
+    return read_conversations(path, Prompt)
+
+
+def write_conversations(path: Path, conversations: "Iterable[DataclassInstance]") -> None:
+    """Dataclasses with ``messages``, one JSON object a line; the file appears when it is whole."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        for each in conversations:
+            file.write(json.dumps(asdict(each)) + "\n")
+    part.replace(path)
+
+
+def read_conversations(path: Path, kind: Callable[..., Conversation]) -> list[Conversation]:
+    """What ``write_conversations`` wrote of one kind, in the same order."""
+    found = []
     with path.open(encoding="utf-8") as file:
         for line in file:
             fields = json.loads(line)
             fields["messages"] = tuple(Message(**turn) for turn in fields["messages"])
-            prompts.append(Prompt(**fields))
-    return prompts
+            found.append(kind(**fields))
+    return found

@@ -1,12 +1,11 @@
 """One prompt of a workload, and how it falls into one of three parts."""
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
-from services.common.training.prompt import Message, Prompt, stable_hash
+from services.common.training.prompt import Message, Prompt, read_conversations, stable_hash, write_conversations
 
 WorkloadSplit = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[WorkloadSplit, ...]] = get_args(WorkloadSplit)
@@ -44,19 +43,9 @@ def part_of(key: str) -> WorkloadSplit:
 
 def write_prompts(path: Path, prompts: Iterable[WorkloadPrompt]) -> None:
     """One JSON object a line; the file appears when it is whole."""
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        for prompt in prompts:
-            file.write(json.dumps(asdict(prompt)) + "\n")
-    part.replace(path)
+    write_conversations(path, prompts)
 
 
 def read_prompts(path: Path) -> list[WorkloadPrompt]:
     """What ``write_prompts`` wrote, in the same order."""
-    prompts = []
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            fields = json.loads(line)
-            fields["messages"] = tuple(Message(**turn) for turn in fields["messages"])
-            prompts.append(WorkloadPrompt(**fields))
-    return prompts
+    return read_conversations(path, WorkloadPrompt)
