@@ -59,6 +59,15 @@ def build_scheduler(scheduler: type[Any], config: Any, blocks: int) -> Any:
     )
 
 
+def run_to_the_end(run: Any) -> None:
+    """Turns of the engine's loop until every request has ended."""
+    for _ in range(20_000):
+        if run.is_idle:
+            break
+        run.turn()
+    assert run.is_idle, "a request never ended"
+
+
 def events(longest_prompt: int, most_tokens: int) -> st.SearchStrategy[list[tuple[str, int, int]]]:
     """Requests added (prompt and answer tokens), turns of the engine's loop, requests aborted (which)."""
     return st.lists(

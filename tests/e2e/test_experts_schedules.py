@@ -15,7 +15,7 @@ from vllm.v1.request import RequestStatus
 from services.common.expert import Expert
 from services.scheduler.vllm_experts_scheduler import ExpertsScheduler
 from tests.e2e.experts_pipeline import STOP_TOKEN, ExpertsPipeline, RandomPolicy, reference
-from tests.e2e.schedules import Configs, build_scheduler, events, stage_configs
+from tests.e2e.schedules import Configs, build_scheduler, events, run_to_the_end, stage_configs
 
 BLOCK_SIZE = 4
 BLOCKS = 41
@@ -93,11 +93,7 @@ def test_every_schedule_says_what_no_schedule_says(
         else:
             for _ in range(first):
                 run.turn()
-    for _ in range(20_000):
-        if run.is_idle:
-            break
-        run.turn()
-    assert run.is_idle, "a request never ended"
+    run_to_the_end(run)
     for name, answer in expected.items():
         said = run.answers[name]
         assert said == (answer[: len(said)] if name in aborted else answer), name

@@ -16,7 +16,7 @@ from services.scheduler.pipeline_recorder import FinishedTrace, PipelineRecorder
 from services.scheduler.sp_block import Tally
 from services.scheduler.sp_controller import Reason, SpController
 from services.scheduler.vllm_sp_scheduler import SpScheduler
-from tests.e2e.schedules import Configs, build_scheduler, events, stage_configs
+from tests.e2e.schedules import Configs, build_scheduler, events, run_to_the_end, stage_configs
 from tests.e2e.sp_pipeline import STOP_TOKEN, SpPipeline, reference
 
 BLOCK_SIZE = 4
@@ -128,11 +128,7 @@ def test_every_schedule_says_what_no_schedule_says(
         else:
             for _ in range(first):
                 run.turn()
-    for _ in range(20_000):
-        if run.is_idle:
-            break
-        run.turn()
-    assert run.is_idle, "a request never ended"
+    run_to_the_end(run)
     for name, answer in expected.items():
         if name in aborted:
             assert run.answers[name] == answer[: len(run.answers[name])], name
