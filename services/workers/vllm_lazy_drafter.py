@@ -107,9 +107,9 @@ class _Lazy:
         """Takes what the step computed, and drafts nothing: [requests, 0]."""
         batch = self._runner.input_batch
         ids = list(batch.req_ids)
-        self._step = _Step(ids, next_token_ids, common_attn_metadata.block_table_tensor, sampling_metadata)
+        self._step = step = _Step(ids, next_token_ids, common_attn_metadata.block_table_tensor, sampling_metadata)
         starts = common_attn_metadata.query_start_loc_cpu.tolist()
-        self._make_room(target_token_ids, starts)
+        self._make_room(step, target_token_ids, starts)
         rejected = [0] * len(ids) if num_rejected_tokens_gpu is None else num_rejected_tokens_gpu.tolist()
         for row, request_id in enumerate(ids):
             computed = slice(starts[row], starts[row + 1] - rejected[row])
@@ -117,7 +117,7 @@ class _Lazy:
             new = Unread(int(batch.num_computed_tokens_cpu[row]), target_token_ids[computed].clone(), hidden)
             old = self._unread.get(request_id)
             self._unread[request_id] = new if old is None else old.followed_by(new)
-        self._read_full_blocks()
+        self._read_full_blocks(step)
         return next_token_ids.new_empty((len(ids), 0), dtype=torch.int64)
 
     def draft(self, depth: int) -> list[tuple[str, list[int]]]:
@@ -137,10 +137,8 @@ class _Lazy:
         for request_id in ended:
             self._unread.pop(request_id, None)
 
-    def _make_room(self, tokens: Tensor, starts: Sequence[int]) -> None:
+    def _make_room(self, step: _Step, tokens: Tensor, starts: Sequence[int]) -> None:
         """Reads what older steps left, where it does not fit beside the new ``tokens``."""
-        step = self._step
-        assert step is not None
         # A request whose tokens were rolled back (it was preempted) begins anew.
         positions = self._runner.input_batch.num_computed_tokens_cpu
         unread = {row: self._unread[each] for row, each in enumerate(step.request_ids) if each in self._unread}
@@ -150,9 +148,7 @@ class _Lazy:
             # What follows them is what this step began with.
             self._read(step, rows, tokens[[starts[row] for row in rows]], 0)
 
-    def _read_full_blocks(self) -> None:
-        step = self._step
-        assert step is not None
+    def _read_full_blocks(self, step: _Step) -> None:
         rows, newest = [], []
         for row, request_id in enumerate(step.request_ids):
             unread = self._unread[request_id]
