@@ -1,5 +1,6 @@
 """Versions that both ends of a hop compare."""
 
+import platform
 from importlib.metadata import PackageNotFoundError, version
 
 FORERUN_VERSION = version("forerun")
@@ -20,3 +21,12 @@ def vllm_version() -> str:
         except PackageNotFoundError:
             continue
     return ""
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of Forerun, Python and installed ``packages``: what a trained part says it was made by."""
+    return {
+        "forerun": FORERUN_VERSION,
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }

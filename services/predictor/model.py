@@ -6,16 +6,13 @@
 In NumPy: a batch of 64 takes about a millisecond, and the sidecar stays small and starts at once.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from services.common.errors import ConfigError
+from services.common.net_files import Tensors, check_tensors, load_net, save_net
 from services.predictor.model_config import RemainingLengthConfig
 
 WEIGHTS_NAME: Final = "predictor.safetensors"
@@ -43,14 +40,9 @@ def weight_shapes(config: RemainingLengthConfig) -> dict[str, tuple[int, ...]]:
 class RemainingLengthModel:
     """Immutable, so any thread may use it."""
 
-    def __init__(self, config: RemainingLengthConfig, tensors: Mapping[str, NDArray[np.float16] | Floats]) -> None:
-        """Raises ``ValueError`` when the tensors are not those of the configuration."""
-        shapes = weight_shapes(config)
-        if odd := sorted(shapes.keys() ^ tensors.keys()):
-            raise ValueError(f"{odd[0]} is {'missing' if odd[0] in shapes else 'unknown'}")
-        for name, shape in shapes.items():
-            if tensors[name].shape != shape:
-                raise ValueError(f"{name} has shape {list(tensors[name].shape)}, config.json wants {list(shape)}")
+    def __init__(self, config: RemainingLengthConfig, tensors: Tensors) -> None:
+        """Raises ``ValueError`` when the tensors are not those of the configuration, or not finite."""
+        check_tensors(tensors, weight_shapes(config))
         self.config = config
         values = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         self._mean, self._scale = values["mean"], values["scale"]
@@ -84,9 +76,7 @@ def features(
     return np.concatenate([standard, np.log1p(answer_tokens)[:, None].astype(np.float32)], axis=1)
 
 
-def save_model(
-    folder: Path, config: RemainingLengthConfig, tensors: Mapping[str, NDArray[np.float16] | Floats]
-) -> RemainingLengthModel:
+def save_model(folder: Path, config: RemainingLengthConfig, tensors: Tensors) -> RemainingLengthModel:
     """Writes both files and returns the model as it will be read: mean and scale as they are, weights in float16.
 
     Raises:
@@ -94,19 +84,11 @@ def save_model(
     """
     stored = {name: each if name in ("mean", "scale") else each.astype(np.float16) for name, each in tensors.items()}
     model = RemainingLengthModel(config, stored)
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{WEIGHTS_NAME}.part"
-    save_file(stored, part)
-    part.replace(folder / WEIGHTS_NAME)
-    config.write(folder)
+    save_net(folder, config, WEIGHTS_NAME, stored)
     return model
 
 
 def load_model(folder: Path) -> RemainingLengthModel:
     """Raises ``ConfigError`` when a file is missing or damaged, or the two do not belong together."""
     config = RemainingLengthConfig.read(folder)
-    path = folder / WEIGHTS_NAME
-    try:
-        return RemainingLengthModel(config, load_file(path))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be used ({error}); train the predictor again") from error
+    return load_net(folder, config, WEIGHTS_NAME, lambda tensors: RemainingLengthModel(config, tensors))

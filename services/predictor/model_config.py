@@ -1,21 +1,19 @@
 """``config.json`` of a remaining-length model: for which target, which states, and what its answers are worth."""
 
-from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from services.common.errors import ConfigError
+from services.common.net_files import NetConfig
 
-CONFIG_NAME: Final = "config.json"
 THRESHOLDS: Final = (4, 8, 16, 32, 64)
 """Tokens; papers/spexis §5.2."""
 
 
-class RemainingLengthConfig(BaseModel):
+class RemainingLengthConfig(NetConfig):
     """What must be known beside the weights."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    made_by: ClassVar = "forerun train predictor"
 
     format_version: Literal[1] = 1
     """Of this file and of the tensors beside it."""
@@ -43,20 +41,3 @@ class RemainingLengthConfig(BaseModel):
         if len(self.cut_offs) != len(self.thresholds):
             raise ValueError(f"cut_offs must be one for each of the {len(self.thresholds)} thresholds")
         return self
-
-    def write(self, folder: Path) -> None:
-        """Stores it in ``folder``."""
-        (folder / CONFIG_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Reads it from ``folder``. Raises ``ConfigError`` when it is missing or not such a file."""
-        path = folder / CONFIG_NAME
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; name a folder that `forerun train predictor` wrote") from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}: {field}: {first['msg']}; train the predictor again") from None

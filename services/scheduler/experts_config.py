@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from services.common.config import ConfigModel
 from services.common.expert import DEPTHS, Expert
-from services.scheduler.apex.profiles import ProfileName
+from services.common.expert_profiles import ProfileName
 
 
 class NeuralDrafterConfig(ConfigModel):

@@ -1,11 +1,9 @@
 """``provenance.json`` beside a trained part: out of what it was made and how, enough to make it again."""
 
 import json
-import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from services.common.training.answer_shards import Answer
 from services.common.training.answers import AnswerOptions
 from services.common.training.prompt import Prompt
 from services.common.training.wheels import DATA_WHEELS
-from services.common.version import FORERUN_VERSION, vllm_version
+from services.common.version import versions, vllm_version
 
 PROVENANCE_NAME = "provenance.json"
 _PACKAGES = ("torch", "transformers", "safetensors", "numpy")
@@ -63,12 +61,7 @@ class Provenance:
         return {
             **asdict(self),
             "sources": [asdict(wheel) for wheel in DATA_WHEELS],
-            "versions": {
-                "forerun": FORERUN_VERSION,
-                "vllm": vllm_version(),
-                "python": platform.python_version(),
-                **{name: version(name) for name in _PACKAGES},
-            },
+            "versions": {**versions(*_PACKAGES), "vllm": vllm_version()},
         }
 
     def write(self, folder: Path) -> None:

@@ -11,19 +11,16 @@ how many are drafted behind it, so one curve serves all depths, expected accepte
 a ninth of the work is left.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from services.common.errors import ConfigError
+from services.common.net_files import Tensors, check_tensors, load_net, save_net
 from services.scheduler.apex.arms import POSITIONS
-from services.scheduler.apex.depth_net_config import RETRAIN, DepthNetConfig
+from services.scheduler.apex.depth_net_config import DepthNetConfig
 
 WEIGHTS_NAME: Final = "depth.safetensors"
 CLIP: Final = 8.0
@@ -75,16 +72,9 @@ class Outcomes:
 class DepthNet:
     """Immutable."""
 
-    def __init__(self, config: DepthNetConfig, tensors: Mapping[str, Floats]) -> None:
+    def __init__(self, config: DepthNetConfig, tensors: Tensors) -> None:
         """Raises ``ValueError`` when the tensors are not those of the configuration, or not finite."""
-        shapes = weight_shapes(config)
-        if odd := sorted(shapes.keys() ^ tensors.keys()):
-            raise ValueError(f"{odd[0]} is {'missing' if odd[0] in shapes else 'unknown'}")
-        for name, shape in shapes.items():
-            if tensors[name].shape != shape:
-                raise ValueError(f"{name} has shape {list(tensors[name].shape)}, config.json wants {list(shape)}")
-            if not np.isfinite(tensors[name]).all():
-                raise ValueError(f"{name} has numbers that are not finite")
+        check_tensors(tensors, weight_shapes(config))
         if not (tensors["scale"] > 0).all():
             raise ValueError("scale has numbers that are not above 0")
         self.config = config
@@ -146,26 +136,18 @@ def _relu(values: Floats) -> None:
     np.maximum(values, np.zeros_like(values), out=values)
 
 
-def save_depth_net(folder: Path, config: DepthNetConfig, tensors: Mapping[str, Floats]) -> DepthNet:
+def save_depth_net(folder: Path, config: DepthNetConfig, tensors: Tensors) -> DepthNet:
     """Writes both files and returns the model.
 
     Raises:
         ValueError: the tensors are not those of the configuration.
     """
     model = DepthNet(config, tensors)
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{WEIGHTS_NAME}.part"
-    save_file({name: np.ascontiguousarray(each, np.float32) for name, each in tensors.items()}, part)
-    part.replace(folder / WEIGHTS_NAME)
-    config.write(folder)
+    save_net(folder, config, WEIGHTS_NAME, {name: each.astype(np.float32) for name, each in tensors.items()})
     return model
 
 
 def load_depth_net(folder: Path) -> DepthNet:
     """Raises ``ConfigError`` when a file is missing or damaged, or the two do not belong together."""
     config = DepthNetConfig.read(folder)
-    path = folder / WEIGHTS_NAME
-    try:
-        return DepthNet(config, load_file(path))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be used ({error}); {RETRAIN}") from error
+    return load_net(folder, config, WEIGHTS_NAME, lambda tensors: DepthNet(config, tensors))

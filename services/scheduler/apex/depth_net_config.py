@@ -1,23 +1,19 @@
 """``config.json`` of a depth model: what its tensors mean, and for which operating point it was trained."""
 
-from pathlib import Path
-from typing import Final, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
+from pydantic import PositiveInt, model_validator
 
-from services.common.errors import ConfigError
 from services.common.expert import DEPTHS, Expert
+from services.common.expert_profiles import ProfileName
+from services.common.net_files import NetConfig
 from services.scheduler.apex.features import EXPERT_ROWS, FEATURES, FEATURES_VERSION
-from services.scheduler.apex.profiles import ProfileName
-
-CONFIG_NAME: Final = "config.json"
-RETRAIN: Final = "train it again with `forerun train depth`"
 
 
-class DepthNetConfig(BaseModel):
+class DepthNetConfig(NetConfig):
     """What must be known beside the weights."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    made_by: ClassVar = "forerun train depth"
 
     format_version: Literal[1] = 1
     """Of this file and of the tensors beside it."""
@@ -50,24 +46,3 @@ class DepthNetConfig(BaseModel):
         if self.depths != DEPTHS:
             raise ValueError(f"depths: must be {', '.join(map(str, DEPTHS))}")
         return self
-
-    def write(self, folder: Path) -> None:
-        """Stores it in ``folder``."""
-        (folder / CONFIG_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Reads it from ``folder``.
-
-        Raises:
-            ConfigError: it is missing, not such a file, or of a model that another version trained.
-        """
-        path = folder / CONFIG_NAME
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; name a folder that `forerun train depth` wrote") from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}: {field + ': ' if field else ''}{first['msg']}; {RETRAIN}") from None

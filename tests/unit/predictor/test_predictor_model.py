@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from services.common.errors import ConfigError, RequestEndedError
+from services.common.net_files import CONFIG_NAME
 from services.predictor.model import WEIGHTS_NAME, RemainingLengthModel, load_model, save_model
-from services.predictor.model_config import CONFIG_NAME
 from services.predictor.registry import ModelRegistry
 from tests.support.small_predictor import make_predictor_config, random_tensors, write_random_predictor
 

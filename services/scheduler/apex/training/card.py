@@ -1,14 +1,12 @@
 """The pages beside a depth model: report, model card and what it was made of."""
 
 import json
-import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from services.common.file_digest import file_digest
-from services.common.version import FORERUN_VERSION
+from services.common.version import versions
 from services.scheduler.apex.block_table import BlockTable
 from services.scheduler.apex.depth_net_config import DepthNetConfig
 from services.scheduler.apex.training.report import Report
@@ -54,11 +52,7 @@ def write_pages(
         **asdict(source),
         "training": asdict(options),
         "course": asdict(course),
-        "versions": {
-            "forerun": FORERUN_VERSION,
-            "python": platform.python_version(),
-            **{name: version(name) for name in _PACKAGES},
-        },
+        "versions": versions(*_PACKAGES),
     }
     _write(folder / REPORT_NAME, json.dumps(report.as_json(), indent=2))
     _write(folder / PROVENANCE_NAME, json.dumps(made, indent=2))

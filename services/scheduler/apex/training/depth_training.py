@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from services.common.expert import Expert
+from services.common.expert_profiles import PROFILES, ProfileName
 from services.common.training.progress import Listener
 from services.scheduler.apex.block_table import read_blocks
 from services.scheduler.apex.depth_net import save_depth_net
 from services.scheduler.apex.depth_net_config import DepthNetConfig
 from services.scheduler.apex.features import EXPERT_ROWS
-from services.scheduler.apex.profiles import PROFILES, ProfileName
 from services.scheduler.apex.training.card import Source, write_pages
 from services.scheduler.apex.training.examples import Examples, split, usable
 from services.scheduler.apex.training.report import Report, evaluate

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from services.common.errors import ConfigError
 from services.common.expert import DEPTHS, Expert
+from services.common.expert_profiles import Profile
 from services.common.training.prompt import stable_hash
 from services.scheduler.apex.arms import POSITIONS
 from services.scheduler.apex.block_table import BlockTable
 from services.scheduler.apex.history import ROW_OF
-from services.scheduler.apex.profiles import Profile
 from services.scheduler.apex.training.labels import labels_of
 
 VALIDATION_PERCENT: Final = 15

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from services.common.expert_profiles import Profile
 from services.scheduler.apex.block_table import BlockTable
-from services.scheduler.apex.profiles import Profile
 
 EPSILON = 0.1
 """Keeps the logarithm of no accepted draft finite."""

@@ -3,11 +3,11 @@
 import pytest
 
 from services.common.expert import DEPTHS, Expert
+from services.common.expert_profiles import ProfileName
 from services.scheduler.apex.averages_policy import AveragesPolicy
 from services.scheduler.apex.block import Block, Why
 from services.scheduler.apex.chooser import Chooser
 from services.scheduler.apex.options import Pins
-from services.scheduler.apex.profiles import ProfileName
 from tests.support.apex_world import World, WorldRequest
 
 

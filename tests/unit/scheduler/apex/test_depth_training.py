@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from services.cli.train import command
 from services.common.errors import ConfigError
 from services.common.expert import DEPTHS, Expert
+from services.common.expert_profiles import PROFILES
 from services.scheduler.apex.averages_policy import AveragesPolicy
 from services.scheduler.apex.block import Choice, Why
 from services.scheduler.apex.block_table import BlockRow, BlockTable, read_blocks, write_blocks
@@ -23,7 +24,6 @@ from services.scheduler.apex.features import EXPERT_ROWS, FEATURES
 from services.scheduler.apex.learned_policy import LearnedPolicy
 from services.scheduler.apex.options import Pins
 from services.scheduler.apex.policy import Policy
-from services.scheduler.apex.profiles import PROFILES
 from services.scheduler.apex.survival import censored_loss
 from services.scheduler.apex.training.ablation import Ablation
 from services.scheduler.apex.training.depth_training import train_depth_model
