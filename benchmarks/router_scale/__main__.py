@@ -26,7 +26,10 @@ from services.common.ledger import EngineState, LedgerConfig, LedgerView, Replic
 from services.common.ledger.connection import connect
 from services.common.ledger.replica_entry import ReplicaEntry
 from services.common.types import ReplicaInfo, ReplicaState, SamplingOptions, Submission
+from services.router.apex.expert_router import ExpertRouter
 from services.router.change_signal import ChangeSignal
+from services.router.expert_chooser import ExpertChooser
+from services.router.metrics import RouterMetrics
 from services.router.placement import Placement, PlacementOptions
 from services.router.replica_pool import ReplicaPool
 from services.router.replica_session import ReplicaSession
@@ -59,8 +62,9 @@ async def _measure(config: LedgerConfig, size: int, decisions: int, rounds: int)
     pool = _pool(size)
     options = PlacementOptions(expected_output_tokens=256, retry_after_ms=100)
     tracer = trace.NoOpTracer()
-    local = Placement(pool, view, Reservations(None), options, tracer, random.Random(0))
-    reserving = Placement(pool, view, reservations, options, tracer, random.Random(0))
+    experts = ExpertChooser(ExpertRouter(None), RouterMetrics())
+    local = Placement(pool, view, Reservations(None), experts, options, tracer, random.Random(0))
+    reserving = Placement(pool, view, reservations, experts, options, tracer, random.Random(0))
     try:
         return {
             f"router_decision_ms_{size}_replicas": Figure.of(
@@ -85,7 +89,7 @@ async def _decide(pool: ReplicaPool, placement: Placement, decisions: int) -> fl
         submission = Submission(f"x{next(_NUMBERS)}", prompt, SamplingOptions(max_tokens=200))
         begin = time.perf_counter()
         model, _ = pool.resolve_model(MODEL)
-        submitted, _ = await placement.place(submission, model, (), trace.INVALID_SPAN)
+        submitted = (await placement.place(submission, model, (), trace.INVALID_SPAN)).submitted
         times.append(1e3 * (time.perf_counter() - begin))
         submitted.close()
     return median(times)

@@ -8,7 +8,7 @@ from services.cli.answer_output import AnswerWriter
 from services.cli.connection import Connection
 from services.client import Chat, ForerunClient, Started
 from services.common.errors import RequestEndedError
-from services.common.types import Delta, Finished, SamplingOptions, Usage
+from services.common.types import Delta, ExpertChoice, Finished, SamplingOptions, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class AnswerSummary:
     outcome: str = ""
     trace_id: str = ""
     replica_id: str = ""
+    expert_choice: ExpertChoice | None = None
     usage: Usage = field(default_factory=Usage)
     first_text_s: float | None = None
     """Until the first text arrived here."""
@@ -68,6 +69,7 @@ async def stream_answer(connection: Connection, question: Question, writer: Answ
                     writer.event(event)
                     if isinstance(event, Started):
                         summary.trace_id, summary.replica_id = event.trace_id, event.replica_id
+                        summary.expert_choice = event.expert_choice
                     elif isinstance(event, Delta) and event.text and summary.first_text_s is None:
                         summary.first_text_s = time.monotonic() - started_at
                     elif isinstance(event, Finished):

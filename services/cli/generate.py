@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from services.cli.connection import (
     connect_to,
 )
 from services.cli.errors import CliError, reports_errors
+from services.cli.expert_explanation import explain_choice
 from services.cli.paths import DEFAULT_RUN_DIR
 from services.cli.run_dir import RunDir
 from services.client import Chat, ChatMessage
@@ -61,11 +62,18 @@ def generate(  # noqa: PLR0913  (one parameter an option)
     draft_tokens: Annotated[
         int | None, typer.Option(min=0, help="Draft tokens of a block; default: the replica's choice.")
     ] = None,
+    profile: Annotated[
+        Literal["speed", "balanced", "efficient"] | None,
+        typer.Option(help="How much wasted draft tokens count; default: as the router and the replica are configured."),
+    ] = None,
     deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="Give up after.")] = None,
     priority: Annotated[int, typer.Option(help="Lower is served first, where the replica's policy says so.")] = 0,
     tenant: Annotated[str, typer.Option(help="On whose behalf, where replicas share their time fairly.")] = "",
     request_id: Annotated[str, typer.Option(help="Names the request in logs and traces; default: made up.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each event.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="At the end, say who drafted, why, and what the router compared.")
+    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="At the end, say how to see the request's trace.")] = False,
     router: RouterOption = None,
     api_key: ApiKeyOption = None,
@@ -80,6 +88,7 @@ def generate(  # noqa: PLR0913  (one parameter an option)
     Examples:
       forerun generate "Why is the sky blue?" --temperature 0 --trace
       forerun generate --text "Once upon a time" --max-tokens 100 --seed 7
+      forerun generate "Sum up: ..." --profile efficient --explain
       forerun generate "Name three colours" --json | jq -r 'select(.event=="delta").text'
       git diff | forerun generate - --system "Write a commit message for this diff."
       forerun generate "Hello" --router 10.0.0.5:50051 --ca-file ca.pem --deadline 10
@@ -106,6 +115,7 @@ def generate(  # noqa: PLR0913  (one parameter an option)
         structured_output=_schema(json_schema),
         expert=expert,
         draft_tokens=draft_tokens,
+        profile=profile,
     )
     kind = _kind(chat=chat, text=text, tokens=tokens, system=system)
     question = Question(
@@ -122,6 +132,8 @@ def generate(  # noqa: PLR0913  (one parameter an option)
     summary = asyncio.run(stream_answer(connection, question, writer))
     if sys.stderr.isatty() and not as_json:
         typer.secho(str(summary), err=True, dim=True)
+    if explain:
+        explain_choice(summary.expert_choice)
     if trace:
         typer.echo(f"forerun trace {summary.trace_id}", err=True)
 

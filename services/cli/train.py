@@ -27,6 +27,7 @@ from services.cli.train_options import (
     training_folder,
 )
 from services.cli.train_progress import train_progress
+from services.cli.train_router import train_router
 
 if TYPE_CHECKING:
     from services.predictor.training.evaluation import Report
@@ -47,6 +48,7 @@ def train() -> None:
 
 
 command.command("depth")(train_depth)
+command.command("router")(train_router)
 command.command("eagle3")(train_eagle3)
 command.command("draft")(train_draft)
 

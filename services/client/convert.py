@@ -39,7 +39,8 @@ def event_from_proto(response: pb.GenerateResponse) -> ClientEvent | None:
     """One event; None for a kind that only a newer router knows."""
     if response.HasField("started"):
         started = response.started
-        return Started(started.request_id, started.replica_id, started.trace_id, started.prompt_tokens)
+        choice = convert.expert_choice_from_proto(started.expert_choice) if started.HasField("expert_choice") else None
+        return Started(started.request_id, started.replica_id, started.trace_id, started.prompt_tokens, choice)
     return convert.response_from_proto(response)
 
 

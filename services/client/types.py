@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.common.types import GenerationEvent, ReplicaState
+from services.common.types import ExpertChoice, GenerationEvent, ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Started:
     trace_id: str
     """W3C trace id; ``forerun trace`` draws it."""
     prompt_tokens: int
+    expert_choice: ExpertChoice | None = None
+    """Who drafts, where the router chose or the request asked for it."""
 
 
 ClientEvent = Started | GenerationEvent

@@ -13,6 +13,8 @@ from services.common.convert_events import (
     delta_to_proto,
     event_from_proto,
     event_to_proto,
+    expert_choice_from_proto,
+    expert_choice_to_proto,
     finished_from_proto,
     finished_to_proto,
     prompt_logprobs_from_proto,
@@ -23,13 +25,16 @@ from services.common.convert_events import (
     usage_to_proto,
 )
 from services.common.convert_sampling import sampling_from_proto, sampling_to_proto, valid_text
-from services.common.types import ReplicaInfo, ReplicaState, Submission
+from services.common.expert import Expert
+from services.common.types import ReplicaInfo, ReplicaState, RoutedExpert, Submission
 
 __all__ = [
     "delta_from_proto",
     "delta_to_proto",
     "event_from_proto",
     "event_to_proto",
+    "expert_choice_from_proto",
+    "expert_choice_to_proto",
     "finished_from_proto",
     "finished_to_proto",
     "prompt_logprobs_from_proto",
@@ -70,6 +75,7 @@ def submission_to_proto(submission: Submission) -> scheduler_pb2.Submit:
         reservation_id=submission.reservation_id,
         reasoning_ended=submission.reasoning_ended,
         tenant=submission.tenant,
+        expert=None if submission.expert is None else _routed_to_proto(submission.expert),
     )
 
 
@@ -87,7 +93,23 @@ def submission_from_proto(submit: scheduler_pb2.Submit) -> Submission:
         reservation_id=submit.reservation_id,
         reasoning_ended=submit.reasoning_ended if submit.HasField("reasoning_ended") else None,
         tenant=submit.tenant,
+        expert=_routed_from_proto(submit.expert) if submit.HasField("expert") else None,
     )
+
+
+def _routed_to_proto(routed: RoutedExpert) -> scheduler_pb2.RoutedExpert:
+    return scheduler_pb2.RoutedExpert(
+        expert=routed.expert,
+        first_draft_tokens=routed.first_draft_tokens,
+        first_block_only=routed.first_block_only,
+    )
+
+
+def _routed_from_proto(routed: scheduler_pb2.RoutedExpert) -> RoutedExpert | None:
+    """None for an expert that only a newer router knows."""
+    if routed.expert not in list(Expert):
+        return None
+    return RoutedExpert(routed.expert, routed.first_draft_tokens, routed.first_block_only)
 
 
 def replica_info_to_proto(info: ReplicaInfo) -> scheduler_pb2.GetReplicaInfoResponse:
@@ -112,6 +134,8 @@ def replica_info_to_proto(info: ReplicaInfo) -> scheduler_pb2.GetReplicaInfoResp
         forerun_version=info.forerun_version,
         vllm_version=info.vllm_version,
         free_blocks=info.free_blocks,
+        experts=info.experts,
+        deepest_draft_tokens=info.deepest_draft_tokens,
     )
 
 
@@ -137,6 +161,8 @@ def replica_info_from_proto(info: scheduler_pb2.GetReplicaInfoResponse) -> Repli
         forerun_version=info.forerun_version,
         vllm_version=info.vllm_version,
         free_blocks=info.free_blocks,
+        experts=tuple(info.experts),
+        deepest_draft_tokens=info.deepest_draft_tokens,
     )
 
 

@@ -1,6 +1,7 @@
 """What a request yields, to protobuf and back: deltas, log probabilities, the end, and the messages that carry them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from forerun.inference.v1 import generation_pb2, outcome_pb2, service_pb2
 from forerun.scheduler.v1 import service_pb2 as scheduler_pb2
@@ -10,10 +11,12 @@ from services.common.outcome import Outcome
 from services.common.types import (
     ChoiceEnd,
     Delta,
+    ExpertChoice,
     Finished,
     GenerationEvent,
     PositionLogprobs,
     PromptLogprobs,
+    ScoredExpert,
     SpeculationUsage,
     TokenLogprob,
     Usage,
@@ -200,3 +203,28 @@ def response_from_proto(response: service_pb2.GenerateResponse) -> GenerationEve
             return finished_from_proto(response.finished)
         case _:
             return None
+
+
+def expert_choice_to_proto(choice: ExpertChoice) -> service_pb2.ExpertChoice:
+    """Who drafts, and why."""
+    return service_pb2.ExpertChoice(
+        expert=choice.expert,
+        first_draft_tokens=choice.first_draft_tokens,
+        reason=choice.reason,
+        profile=choice.profile,
+        scores=[service_pb2.ScoredExpert(**asdict(score)) for score in choice.scores],
+    )
+
+
+def expert_choice_from_proto(choice: service_pb2.ExpertChoice) -> ExpertChoice:
+    """Who drafts, and why."""
+    return ExpertChoice(
+        expert=choice.expert,
+        first_draft_tokens=choice.first_draft_tokens if choice.HasField("first_draft_tokens") else None,
+        reason=choice.reason,
+        profile=choice.profile,
+        scores=tuple(
+            ScoredExpert(each.expert, each.draft_tokens, each.utility, each.speedup, each.wasted)
+            for each in choice.scores
+        ),
+    )

@@ -35,6 +35,7 @@ PLAIN_FIELDS = (
     "extra_args_json",
     "expert",
     "draft_tokens",
+    "profile",
 )
 """Optional scalars of the same name and meaning on both sides."""
 

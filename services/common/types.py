@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from services.common.expert_profiles import ProfileName
 from services.common.outcome import Outcome
 
 
@@ -76,6 +77,13 @@ class SamplingOptions:
     expert: str | None = None
     """One of ``services.common.expert.Expert``."""
     draft_tokens: int | None = None
+    profile: ProfileName | None = None
+    """How much wasted draft tokens count beside speed."""
+
+    @property
+    def allows_drafts(self) -> bool:
+        """vLLM cannot judge drafts under the other options; such requests are served without."""
+        return not self.min_p and not self.logit_bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,48 @@ GenerationEvent = Delta | PromptLogprobs | Finished
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredExpert:
+    """What a router expects of one expert at one depth for a request."""
+
+    expert: str
+    draft_tokens: int
+    utility: float
+    """What was compared."""
+    speedup: float
+    """Tokens a second over those without drafts."""
+    wasted: float
+    """Rejected draft tokens for each token of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertChoice:
+    """Who drafts for a request, and why."""
+
+    expert: str
+    """One of ``services.common.expert.Expert``; empty: the replica chooses."""
+    first_draft_tokens: int | None
+    """Of the first block; None: the replica chooses."""
+    reason: str
+    """One of ``services.router.apex.expert_router.RouteReason``."""
+    profile: str
+    """One of ``services.common.expert_profiles.PROFILES``."""
+    scores: tuple[ScoredExpert, ...] = ()
+    """All that was compared, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedExpert:
+    """Who drafts for a request, as its router chose; what the request itself asks for takes precedence."""
+
+    expert: str
+    """One of ``services.common.expert.Expert``."""
+    first_draft_tokens: int
+    """Of the first block; 0 exactly where nobody drafts."""
+    first_block_only: bool = False
+    """True: the replica is free from the second block on. False: it keeps the expert and chooses depths."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """A tokenized request on its way from a router to a replica."""
 
@@ -181,6 +231,8 @@ class Submission:
     reasoning_ended: bool | None = None
     tenant: str = ""
     """On whose behalf; replicas may share their time fairly between tenants."""
+    expert: RoutedExpert | None = None
+    """None: the replica chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +259,12 @@ class ReplicaInfo:
     vllm_version: str = ""
     free_blocks: int = 0
     """KV blocks that a new request could take now."""
+    experts: tuple[str, ...] = ()
+    """Who can draft there, plain first; empty where the replica does not speculate in blocks."""
+    deepest_draft_tokens: int = 0
+    """Most draft tokens of a block."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Replicas of one kind can do the same for a request."""
+        return self.experts, self.deepest_draft_tokens, self.max_model_len, self.vocab_size

@@ -16,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from services.common.errors import invalid
 from services.common.expert import Expert
+from services.common.expert_profiles import PROFILES
 from services.common.types import RepetitionDetection, SamplingOptions
 from services.common.validation_grammar import parse_json, validate_structured_output
 
@@ -218,7 +219,7 @@ def _check_extra_args(text: str | None) -> None:
     if not isinstance(parsed, dict):
         raise invalid(field, f"must be a JSON object, got {type(parsed).__name__}")
     if ours := [key for key in parsed if key.startswith(OWN_ARGS_PREFIX)]:
-        raise invalid(field, f"{ours[0]} is Forerun's own; set sampling.expert and sampling.draft_tokens instead")
+        raise invalid(field, f"{ours[0]} is Forerun's own; set sampling.expert, draft_tokens or profile instead")
 
 
 def _check_speculation(options: SamplingOptions) -> None:
@@ -228,6 +229,8 @@ def _check_speculation(options: SamplingOptions) -> None:
     if options.draft_tokens is not None:
         is_legal = 0 <= options.draft_tokens < 2**31
         _check("draft_tokens", options.draft_tokens, is_legal, "must be 0 (draft nothing) or more")
+    if options.profile is not None:
+        _check("profile", options.profile, options.profile in PROFILES, f"must be one of {', '.join(PROFILES)}")
 
 
 def _check(name: str, value: object, is_legal: bool, rule: str) -> None:

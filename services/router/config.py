@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, model_validator
 
 from services.common.config import Address, ClientTlsConfig, ConfigModel, ServerConfig, TelemetryConfig, TlsConfig
+from services.common.expert_profiles import ProfileName
 from services.common.ledger import LedgerConfig
 
 
@@ -17,6 +18,18 @@ class ReplicaAddress(ConfigModel):
     """The replica's own name; one that answers with another name is not used."""
     address: Address
     """host:port of its scheduler."""
+
+
+class RouteExpertsConfig(ConfigModel):
+    """Who drafts for a request, chosen by its prompt (APEX-Router)."""
+
+    model: Path
+    """Folder that ``forerun train router`` wrote. A model that cannot be used leaves the choice to the replicas."""
+    profile: ProfileName = "speed"
+    """How much wasted draft tokens count beside speed, for requests that do not say: speed, not at all; balanced;
+    efficient."""
+    first_block_only: bool = False
+    """True: from the second block on the replica chooses freely. False: a request keeps its expert, as in the paper."""
 
 
 class RouterConfig(ConfigModel):
@@ -55,6 +68,8 @@ class RouterConfig(ConfigModel):
     prefix_weight: float = Field(default=0.5, ge=0.0, le=10.0)
     """How much it counts that a replica has a prompt's beginning cached: it may be fuller than another one by this
     share of its KV blocks if it has all of it. 0: prompts are not looked for."""
+    experts: RouteExpertsConfig | None = None
+    """How experts are chosen. Null: by the replicas, block by block."""
     max_concurrent_requests: int = Field(default=1024, ge=1)
     """Requests in flight at once, both edges together; more are refused at once."""
     retry_after_ms: int = Field(default=1000, ge=1)

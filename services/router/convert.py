@@ -104,6 +104,7 @@ def _started_to_proto(started: Started) -> pb.Started:
         replica_id=started.replica_id,
         trace_id=started.trace_id,
         prompt_tokens=started.prompt_tokens,
+        expert_choice=None if started.expert_choice is None else convert.expert_choice_to_proto(started.expert_choice),
     )
 
 

@@ -23,7 +23,7 @@ from services.common.types import Finished, GenerationEvent, Submission
 from services.common.validation import validate_prompt, validate_request_id, validate_sampling, validate_tenant
 from services.router.admission import Admission
 from services.router.metrics import RouterMetrics
-from services.router.placement import Placement
+from services.router.placement import Placed, Placement
 from services.router.rendering import PromptRenderer
 from services.router.replica_pool import ReplicaPool
 from services.router.replica_session import SubmittedRequest
@@ -175,11 +175,14 @@ class GenerateCall:
         self, job: _Job, tried: list[str], record: RequestRecord
     ) -> AsyncGenerator[list[RouterEvent], None]:
         """One replica's answer; the replica joins ``tried``. Raises what the replica ended the request with."""
-        submitted, reservation_id = await self._submit(job, tried, record)
+        placed = await self._submit(job, tried, record)
+        submitted = placed.submitted
         tried.append(submitted.replica_id)
         timer = _start_timer(submitted, job.deadline)
         prompt_tokens = len(job.submission.prompt_token_ids)
-        head: list[RouterEvent] = [Started(record.request_id, submitted.replica_id, record.trace_id, prompt_tokens)]
+        head: list[RouterEvent] = [
+            Started(record.request_id, submitted.replica_id, record.trace_id, prompt_tokens, placed.expert)
+        ]
         try:
             while True:
                 events = await submitted.events()
@@ -196,9 +199,9 @@ class GenerateCall:
             if timer is not None:
                 timer.cancel()
             submitted.close()
-            self._reservations.release(reservation_id)
+            self._reservations.release(placed.reservation_id)
 
-    async def _submit(self, job: _Job, tried: Sequence[str], record: RequestRecord) -> tuple[SubmittedRequest, str]:
+    async def _submit(self, job: _Job, tried: Sequence[str], record: RequestRecord) -> Placed:
         remaining_s = None if job.deadline is None else job.deadline - asyncio.get_running_loop().time()
         if remaining_s is not None and remaining_s <= 0:
             raise _deadline_passed()

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
+from services.common.types import ExpertChoice
 from services.router.api_keys import ApiKeys
 from services.router.http_exchange import CURRENT_EXCHANGE, HttpExchange
 
@@ -24,6 +25,8 @@ COUNTED_PREFIX = "/v1/"
 """Where requests are sent that count as such."""
 
 TRACE_ID_HEADER = "forerun-trace-id"
+EXPERT_HEADER = "forerun-expert"
+"""Who drafts, as ``ngram;depth=8;reason=learned``; the scores are in the trace."""
 
 TENANT_HEADER = "forerun-tenant"
 """On whose behalf a request is; the API key's own tenant takes precedence."""
@@ -196,6 +199,8 @@ class _Response:
         headers = MutableHeaders(raw=list(message["headers"]))
         if self._exchange.trace_id:
             headers[TRACE_ID_HEADER] = self._exchange.trace_id
+        if (choice := self._exchange.expert_choice) is not None:
+            headers[EXPERT_HEADER] = _shown(choice)
         if self._exchange.ended is not None:
             headers.update(_retry_after(self._exchange.ended))
         return {**message, "headers": headers.raw}
@@ -218,3 +223,8 @@ async def _send_json(send: Send, status: int, body: bytes, headers: dict[str, st
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _shown(choice: ExpertChoice) -> str:
+    depth = "" if choice.first_draft_tokens is None else f";depth={choice.first_draft_tokens}"
+    return f"{choice.expert or 'auto'}{depth};reason={choice.reason}"

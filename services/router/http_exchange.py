@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from services.common.errors import RequestEndedError
+from services.common.types import ExpertChoice
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class HttpExchange:
     """A replica has begun to answer."""
     trace_id: str = ""
     """Known once a replica has begun to answer."""
+    expert_choice: ExpertChoice | None = None
+    """See ``Started``."""
     ended: RequestEndedError | None = None
     """What ended the request, when it was not the engine; the first, where one exchange carries several prompts."""
 

@@ -4,10 +4,12 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from services.common.metrics import SECONDS_BUCKETS, ServiceMetrics
 from services.common.outcome import Outcome
-from services.common.types import Usage
+from services.common.types import ExpertChoice, Usage
 from services.router.request import RETRIED, Edge
 
 TOKEN_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+
+CHOICE_SECONDS_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 
 
 class RouterMetrics(ServiceMetrics):
@@ -41,6 +43,13 @@ class RouterMetrics(ServiceMetrics):
         self.replicas = Gauge(
             "forerun_replicas", "Replicas by state, as this router sees them.", ["state"], registry=registry
         )
+        self._experts = Counter(
+            "forerun_expert_choices_total", "Requests by who was chosen to draft, and why.",
+            ["expert", "reason"], registry=registry,
+        )  # fmt: skip
+        self._choosing = Histogram(
+            "forerun_expert_choice_seconds", "Time of that choice.", buckets=CHOICE_SECONDS_BUCKETS, registry=registry
+        )
         for outcome in RETRIED:
             self._retries.labels(outcome.value)
         for edge in Edge:
@@ -73,6 +82,11 @@ class RouterMetrics(ServiceMetrics):
         self._tokens.labels("output").inc(usage.output_tokens)
         if usage.output_tokens > 1:
             self._per_token.labels(edge.value).observe(decode_seconds / (usage.output_tokens - 1))
+
+    def expert_chosen(self, choice: ExpertChoice, seconds: float) -> None:
+        """It took so long to choose who drafts for a request."""
+        self._experts.labels(choice.expert or "auto", choice.reason).inc()
+        self._choosing.observe(seconds)
 
     def retried(self, outcome: Outcome) -> None:
         """A request goes to another replica."""

@@ -1,11 +1,12 @@
-"""Puts one request on one replica: candidates, a draw, reservation, submission.
+"""Puts one request on one replica: candidates, an expert, a draw, reservation, submission.
 
 1. Candidates serve the model and have a free place. None at all: UNAVAILABLE; none with a place: OVERLOAD.
-2. The ledger is asked which of them have the prompt's beginning cached, where there is a choice.
-3. Two are drawn at random and those join them; the one with the best score first: its forecast KV pressure, less the
+2. Who drafts is chosen, and only replicas that have that expert stay, if there are any.
+3. The ledger is asked which of them have the prompt's beginning cached, where there is a choice.
+4. Two are drawn at random and those join them; the one with the best score first: its forecast KV pressure, less the
    share of the prompt that it need not compute.
-4. KV blocks are reserved on the first, else on the next.
-5. Refused on all, memory is full: the request still goes to the best one, unreserved, since its bounded queue
+5. KV blocks are reserved on the first, else on the next.
+6. Refused on all, memory is full: the request still goes to the best one, unreserved, since its bounded queue
    decides whether it may wait. Without an answer from the ledger it goes unreserved, too.
 """
 
@@ -19,9 +20,11 @@ from opentelemetry.trace import SpanKind
 
 from services.common import trace_names as names
 from services.common.errors import RequestEndedError, overloaded, unavailable
+from services.common.expert import Expert
 from services.common.ledger import LedgerReplica, forecast_pressure
 from services.common.prefix_hash import prefix_hashes
-from services.common.types import ReplicaState, Submission
+from services.common.types import ExpertChoice, ReplicaState, Submission
+from services.router.expert_chooser import ExpertChooser
 from services.router.kv_estimate import blocks_needed
 from services.router.picker import Candidate, draw
 from services.router.replica_pool import ReplicaPool
@@ -63,6 +66,17 @@ class PlacementOptions:
     """What a prompt that is cached as a whole is worth, as a share of a replica's KV blocks; 0: nobody looks."""
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request on its replica."""
+
+    submitted: SubmittedRequest
+    reservation_id: str
+    """Empty: none."""
+    expert: ExpertChoice | None
+    """Who drafts; None: the replica chooses."""
+
+
 class Placement:
     """Chooses and submits; keeps nothing of the request."""
 
@@ -71,6 +85,7 @@ class Placement:
         pool: ReplicaPool,
         readings: LedgerReadings | None,
         reservations: Reservations,
+        experts: ExpertChooser,
         options: PlacementOptions,
         tracer: trace.Tracer,
         rng: random.Random | None = None,
@@ -78,20 +93,21 @@ class Placement:
         self._pool = pool
         self._readings = readings
         self._reservations = reservations
+        self._experts = experts
         self._options = options
         self._tracer = tracer
         self._rng = rng or random.Random()
 
-    async def place(
-        self, submission: Submission, model: str, tried: Collection[str], parent: trace.Span
-    ) -> tuple[SubmittedRequest, str]:
-        """The submitted request and its reservation id (empty: none), on a replica that is not in ``tried``.
+    async def place(self, submission: Submission, model: str, tried: Collection[str], parent: trace.Span) -> Placed:
+        """The submitted request, on a replica that is not in ``tried``.
 
         Raises ``RequestEndedError`` when no replica can take it.
         """
         context = trace.set_span_in_context(parent)
         with self._tracer.start_as_current_span(names.SPAN_ROUTE, context, kind=SpanKind.INTERNAL) as span:
             sessions = self._sessions(model, tried, span)
+            expert = self._experts.choose(submission, sessions, span)
+            sessions = _with_expert(sessions, expert)
             holders = await self._prefix_holders(sessions, submission)
             drawn = draw(
                 sessions,
@@ -107,8 +123,9 @@ class Placement:
             span.set_attribute(names.REPLICA_ID, chosen.replica_id)
             span.set_attribute(names.PREFIX_BLOCKS, holders.get(chosen.replica_id, 0))
             span.set_attribute(names.RESERVED_BLOCKS, blocks if reservation_id else 0)
+            routed = replace(submission, reservation_id=reservation_id, expert=self._experts.routed(expert))
             try:
-                return chosen.submit(replace(submission, reservation_id=reservation_id), blocks), reservation_id
+                return Placed(chosen.submit(routed, blocks), reservation_id, expert)
             except RequestEndedError:
                 self._reservations.release(reservation_id)
                 raise
@@ -169,3 +186,10 @@ class Placement:
             return 1
         prompt_tokens = len(submission.prompt_token_ids)
         return blocks_needed(prompt_tokens, submission.sampling, session.info, self._options.expected_output_tokens)
+
+
+def _with_expert(sessions: list[ReplicaSession], choice: ExpertChoice | None) -> list[ReplicaSession]:
+    """Those that have the expert; all, where none has: they serve the request plainly, or as they choose."""
+    if choice is None or choice.expert in ("", Expert.PLAIN):
+        return sessions
+    return [each for each in sessions if each.info is not None and choice.expert in each.info.experts] or sessions

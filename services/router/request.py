@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from services.common.outcome import Outcome
-from services.common.types import GenerationEvent, SamplingOptions
+from services.common.types import ExpertChoice, GenerationEvent, SamplingOptions
 
 RETRIED = frozenset({Outcome.REPLICA_LOST, Outcome.REJECTED_OVERLOAD, Outcome.REJECTED_UNAVAILABLE})
 """What sends a request that has emitted nothing to a second replica."""
@@ -83,6 +83,8 @@ class Started:
     replica_id: str
     trace_id: str
     prompt_tokens: int
+    expert_choice: ExpertChoice | None = None
+    """None: the replica chooses, or does not speculate in blocks."""
 
 
 RouterEvent = Started | GenerationEvent

@@ -24,9 +24,12 @@ from services.common.server import run_until_signal
 from services.common.tracing import setup_tracing
 from services.common.types import ReplicaState
 from services.router.admission import Admission
+from services.router.apex.expert_router import ExpertRouter
+from services.router.apex.route_net import load_route_net
 from services.router.api_keys import load_api_keys
 from services.router.change_signal import ChangeSignal
 from services.router.config import RouterConfig
+from services.router.expert_chooser import ExpertChooser
 from services.router.generate import Deadlines, GenerateCall
 from services.router.grpc_edge import ApiKeyInterceptor, RouterServer
 from services.router.metrics import RouterMetrics
@@ -120,7 +123,9 @@ class Router:
         options = PlacementOptions(config.expected_output_tokens, config.retry_after_ms, config.prefix_weight)
         return GenerateCall(
             pool=self._pool,
-            placement=Placement(self._pool, self._ledger, self._reservations, options, tracer),
+            placement=Placement(
+                self._pool, self._ledger, self._reservations, self._build_expert_chooser(), options, tracer
+            ),
             reservations=self._reservations,
             admission=self._admission,
             renderer=lambda: self._model_edge.renderer,
@@ -128,6 +133,18 @@ class Router:
             metrics=self._metrics,
             tracer=tracer,
         )
+
+    def _build_expert_chooser(self) -> ExpertChooser:
+        config = self._config.experts
+        if config is None:
+            return ExpertChooser(ExpertRouter(None), self._metrics)
+        try:
+            net = load_route_net(config.model)
+        except ConfigError as error:
+            # Requests are as right without it, and only a little slower.
+            _log.error("no route model; replicas choose who drafts", problem=str(error))
+            net = None
+        return ExpertChooser(ExpertRouter(net, config.profile, config.first_block_only), self._metrics)
 
     def _build_metrics_server(self) -> MetricsServer | None:
         server = self._config.server

@@ -155,6 +155,7 @@ def _note_start(event: RouterEvent) -> None:
     exchange = CURRENT_EXCHANGE.get()
     if exchange is not None and isinstance(event, Started):
         exchange.has_output, exchange.trace_id = True, event.trace_id
+        exchange.expert_choice = event.expert_choice
 
 
 def _noted(error: RequestEndedError) -> HttpError:

@@ -82,6 +82,8 @@ class FakeEngine:
             waiting_requests=len(self._waiting),
             forerun_version=FORERUN_VERSION,
             free_blocks=self._free_blocks,
+            experts=() if replica.experts is None else replica.experts.experts,
+            deepest_draft_tokens=0 if replica.experts is None else replica.experts.deepest,
         )
 
     async def generate(self, submission: Submission) -> AsyncGenerator[GenerationEvent, None]:

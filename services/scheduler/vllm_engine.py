@@ -83,7 +83,7 @@ class VllmEngine:
     async def generate(self, submission: Submission) -> AsyncGenerator[GenerationEvent, None]:
         llm, sampling = self._running(), submission.sampling
         room = effective_max_tokens(len(submission.prompt_token_ids), sampling, llm.model_config.max_model_len)
-        params = to_vllm(sampling, final_only=submission.final_only, max_tokens=room)
+        params = to_vllm(sampling, final_only=submission.final_only, max_tokens=room, routed=submission.expert)
         outputs = llm.generate(
             tokens_input(list(submission.prompt_token_ids)),
             params,
@@ -113,7 +113,7 @@ class VllmEngine:
             self._live_sequences -= sampling.n
 
     def info(self) -> ReplicaInfo:
-        config = self._running().vllm_config
+        config, experts = self._running().vllm_config, self._config.experts
         load = self.load()
         return ReplicaInfo(
             replica_id=self._config.replica_id,
@@ -134,6 +134,8 @@ class VllmEngine:
             forerun_version=FORERUN_VERSION,
             free_blocks=load.free_blocks,
             vllm_version=vllm_version(),
+            experts=() if experts is None else experts.experts,
+            deepest_draft_tokens=0 if experts is None else experts.deepest,
         )
 
     def load(self) -> EngineLoad:

@@ -21,12 +21,14 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from services.common.expert import Expert
+from services.common.expert_profiles import PROFILES
+from services.common.types import RoutedExpert
 from services.scheduler.apex.block import Block
 from services.scheduler.apex.live_blocks import LiveBlocks, Verified, VerifyingStep, Wish
 from services.scheduler.apex.policies import make_policy
 from services.scheduler.block_writer import BlockWriter
 from services.scheduler.experts_metrics import ExpertsMetrics
-from services.scheduler.vllm_sampling import DRAFT_TOKENS_ARG, EXPERT_ARG
+from services.scheduler.vllm_sampling import DRAFT_TOKENS_ARG, EXPERT_ARG, PROFILE_ARG, ROUTED_ARG
 from services.scheduler.vllm_scheduler import ForerunScheduler
 
 
@@ -164,11 +166,13 @@ def wish_of(sampling: SamplingParams | None) -> Wish:
     if sampling is None:
         return Wish()
     extra = sampling.extra_args or {}
-    expert = extra.get(EXPERT_ARG)
+    expert, routed, profile = extra.get(EXPERT_ARG), extra.get(ROUTED_ARG), extra.get(PROFILE_ARG)
     return Wish(
         None if expert is None else Expert(expert),
         extra.get(DRAFT_TOKENS_ARG),
         can_draft=sampling.min_p == 0 and not sampling.logit_bias,
+        routed=None if routed is None else RoutedExpert(*routed),
+        waste_price=None if profile is None else PROFILES[profile].waste_price,
     )
 
 

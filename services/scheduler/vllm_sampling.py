@@ -5,6 +5,7 @@ Relies on (vLLM 0.32): the fields of ``SamplingParams`` and ``StructuredOutputsP
 
 import json
 import re
+from dataclasses import astuple
 from typing import Any, Literal
 
 from vllm.exceptions import VLLMClientError
@@ -17,15 +18,19 @@ from vllm.sampling_params import (
 
 from services.common.convert_sampling import PLAIN_FIELDS
 from services.common.errors import RequestEndedError, invalid
-from services.common.types import RepetitionDetection, SamplingOptions, StructuredOutput
+from services.common.types import RepetitionDetection, RoutedExpert, SamplingOptions, StructuredOutput
 
 _Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
 EXPERT_ARG = "forerun_expert"
 DRAFT_TOKENS_ARG = "forerun_draft_tokens"
+PROFILE_ARG = "forerun_profile"
 """Keys of ``extra_args``, which vLLM hands through, for the options that are Forerun's own."""
 
-_OURS = {"expert": EXPERT_ARG, "draft_tokens": DRAFT_TOKENS_ARG}
+ROUTED_ARG = "forerun_routed"
+"""Key of what the router chose, a ``RoutedExpert``'s fields in order; no client can set it."""
+
+_OURS = {"expert": EXPERT_ARG, "draft_tokens": DRAFT_TOKENS_ARG, "profile": PROFILE_ARG}
 
 _SAME = tuple(name for name in PLAIN_FIELDS if name not in ("extra_args_json", *_OURS))
 """Same name, type and meaning on both sides."""
@@ -56,11 +61,16 @@ _NAMES = re.compile("|".join((r"^n\b", *(rf"\b{name}\b" for name in _FIELDS if n
 """Finds the first option that a message of vLLM's names; a lone n anywhere but at its start may be anything."""
 
 
-def to_vllm(options: SamplingOptions, *, final_only: bool, max_tokens: int | None = None) -> SamplingParams:
+def to_vllm(
+    options: SamplingOptions, *, final_only: bool, max_tokens: int | None = None, routed: RoutedExpert | None = None
+) -> SamplingParams:
     """Parameters for one request, streamed as deltas or whole at the end.
 
     Args:
         options: validated; ``max_tokens`` of the argument, when given, replaces theirs.
+        final_only: see above.
+        max_tokens: see ``options``.
+        routed: what the router chose.
 
     Raises:
         RequestEndedError: vLLM refuses a value.
@@ -75,7 +85,7 @@ def to_vllm(options: SamplingOptions, *, final_only: bool, max_tokens: int | Non
             **values,
             output_kind=RequestOutputKind.FINAL_ONLY if final_only else RequestOutputKind.DELTA,
             logit_bias=dict(options.logit_bias) if options.logit_bias else None,
-            extra_args=_extra_args(options),
+            extra_args=_extra_args(options, routed),
             structured_outputs=_structured_to_vllm(options.structured_output),
             repetition_detection=_repetition_to_vllm(options.repetition_detection),
             # Made for this request alone: vLLM need not copy it deeply.
@@ -174,9 +184,11 @@ def _repetition_from_vllm(params: RepetitionDetectionParams | None) -> Repetitio
     return RepetitionDetection(params.max_pattern_size, params.min_pattern_size, params.min_count)
 
 
-def _extra_args(options: SamplingOptions) -> dict[str, Any] | None:
+def _extra_args(options: SamplingOptions, routed: RoutedExpert | None) -> dict[str, Any] | None:
     extra = json.loads(options.extra_args_json) if options.extra_args_json else {}
     extra |= {key: value for name, key in _OURS.items() if (value := getattr(options, name)) is not None}
+    if routed is not None:
+        extra[ROUTED_ARG] = list(astuple(routed))
     return extra or None
 
 
@@ -184,8 +196,9 @@ def _from_extra_args(extra_args: dict[str, Any] | None) -> dict[str, Any]:
     """The options that are in there, and whatever else is as JSON."""
     extra = dict(extra_args or {})
     ours = {name: extra.pop(key, None) for name, key in _OURS.items()}
-    if ours["expert"] is not None and not isinstance(ours["expert"], str):
-        raise invalid("sampling.expert", f"must be a word, not {ours['expert']!r}")
+    for name in ("expert", "profile"):
+        if ours[name] is not None and not isinstance(ours[name], str):
+            raise invalid(f"sampling.{name}", f"must be a word, not {ours[name]!r}")
     tokens = ours["draft_tokens"]
     if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
         raise invalid("sampling.draft_tokens", f"must be a whole number, not {tokens!r}")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.grid.request_table import read_requests
 from services.cli.main import typer_app
 from services.common.training.prompt import Message
 from services.common.workloads.prompt import WorkloadPrompt, write_prompts
 from services.common.workloads.store import VERSION
+from services.router.apex.training.request_table import read_requests
 from services.scheduler.apex.block_table import read_blocks
 from services.scheduler.apex.features import FEATURES
 from services.scheduler.apex.training.examples import usable

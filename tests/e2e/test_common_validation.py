@@ -59,6 +59,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "stream_interval": st.none() | whole(1),
     "expert": st.sampled_from([None, "", "plain", "ngram", "eagle3", "draft_model", "nobody"]),
     "draft_tokens": st.none() | whole(0, 2**31),
+    "profile": st.sampled_from([None, "", "speed", "balanced", "efficient", "fast"]),
     "repetition_detection": st.none() | st.builds(RepetitionDetection, whole(0, 4), whole(0, 4), whole(2)),
     "extra_args_json": st.sampled_from([None, "{}", "[]", "{", '{"a": 18446744073709551616}', '{"a": [1, null]}']),
 }

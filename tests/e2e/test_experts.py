@@ -23,15 +23,19 @@ from benchmarks.forerun_run import scrape
 from services.cli.background import BackgroundSystem
 from services.cli.scrape_targets import TARGETS_FILE
 from services.cli.units import UnitKind
-from services.client.client import ForerunClient
+from services.client import ForerunClient, Started
+from services.common import trace_names as names
 from services.common.errors import RequestEndedError
 from services.common.expert import Expert
 from services.common.outcome import Outcome
+from services.common.trace_store import read_trace
 from services.common.types import Finished, SamplingOptions
 from services.workers.vllm_cpu_kernels import expand
 from tests.e2e.asking import BLOCKS, GREEDY, Answers, Model, everything, said, tiny_model
 from tests.support.monitoring import finds_nothing, queries, series_of
 from tests.support.small_eagle3 import write_random_eagle3
+from tests.support.small_route_net import action, write_route_net
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -101,6 +105,12 @@ def drafting(
         experts={"drafter": drafter, "ngram": {"shortest_match": 1, "longest_match": 4}},
     )
     config["router"]["http_listen"] = "127.0.0.1:0"
+    likes = {action(case.neural, 2): (1.4, 0.5), action(Expert.NGRAM, 3): (1.2, 0.1)}
+    route_model = write_route_net(
+        tmp_path_factory.mktemp("router"), likes, json.loads((model.path / "config.json").read_text())["vocab_size"]
+    )
+    # With the first block alone, so that replicas choose all others.
+    config["router"]["experts"] = {"model": str(route_model), "first_block_only": True}
     with BackgroundSystem(config) as system:
         yield system
 
@@ -207,8 +217,29 @@ async def test_the_openai_edge_takes_the_wish_and_tells_of_drafts(
         wrong = await http.post("/v1/completions", json={**body, "vllm_xargs": {"forerun_expert": "nobody"}})
     assert reply.status_code == 200, reply.text
     assert reply.json()["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+    assert reply.headers["forerun-expert"] == f"{case.neural.value};depth=3;reason=pinned"
     assert wrong.status_code == 400
     assert "expert" in wrong.text
+
+
+@OF_GOOD_DRAFTS
+async def test_the_router_chooses_the_first_block(drafting: BackgroundSystem, case: Case, model: Model) -> None:
+    async with ForerunClient(drafting.state.router_grpc) as client:
+        events = [event async for event in client.generate(tuple(model.prompts[0]), GREEDY)]
+    started, finished = events[0], events[-1]
+    assert isinstance(started, Started)
+    assert isinstance(finished, Finished)
+    assert started.expert_choice is not None
+    assert (started.expert_choice.expert, started.expert_choice.first_draft_tokens) == (case.neural, 2)
+
+    def blocks() -> list[dict[str, Any]]:
+        spans = read_trace(drafting.run_dir / "traces", started.trace_id)
+        return [dict(span.attributes) for span in spans if span.name == names.SPAN_SPEC_BLOCK]
+
+    await eventually(blocks)
+    first = min(blocks(), key=lambda each: each[names.SPEC_BLOCK_INDEX])
+    assert (first[names.SPEC_METHOD], first[names.SPEC_DEPTH]) == (case.neural.value, 2)
+    assert first[names.SPEC_REASON] == "routed"
 
 
 @OF_GOOD_DRAFTS

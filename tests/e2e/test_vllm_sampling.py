@@ -91,16 +91,21 @@ def test_defaults_are_vllms_own() -> None:
 def test_every_option_has_its_place() -> None:
     taken = {field.name for field in dataclasses.fields(SamplingOptions)}
     renamed = {"structured_output": "structured_outputs", "extra_args_json": "extra_args"}
-    renamed |= dict.fromkeys(("expert", "draft_tokens"), "extra_args")
+    renamed |= dict.fromkeys(("expert", "draft_tokens", "profile"), "extra_args")
     assert {renamed.get(name, name) for name in taken} <= set(SamplingParams.__struct_fields__)
 
 
 def test_the_options_of_speculation_travel_among_the_extra_arguments() -> None:
-    options = SamplingOptions(expert="ngram", draft_tokens=3, extra_args_json='{"other": 1}')
+    options = SamplingOptions(expert="ngram", draft_tokens=3, profile="balanced", extra_args_json='{"other": 1}')
     params = to_vllm(options, final_only=False)
-    assert params.extra_args == {"other": 1, "forerun_expert": "ngram", "forerun_draft_tokens": 3}
+    assert params.extra_args == {
+        "other": 1,
+        "forerun_expert": "ngram",
+        "forerun_draft_tokens": 3,
+        "forerun_profile": "balanced",
+    }
     back = from_vllm(params)
-    assert (back.expert, back.draft_tokens, back.extra_args_json) == ("ngram", 3, '{"other": 1}')
+    assert back == options
     assert from_vllm(to_vllm(SamplingOptions(draft_tokens=0), final_only=False)).draft_tokens == 0
 
 
@@ -108,6 +113,7 @@ def test_the_options_of_speculation_travel_among_the_extra_arguments() -> None:
     ("extra", "field"),
     [
         ({"forerun_expert": 3}, "sampling.expert"),
+        ({"forerun_profile": ["speed"]}, "sampling.profile"),
         ({"forerun_draft_tokens": "many"}, "sampling.draft_tokens"),
         ({"forerun_draft_tokens": True}, "sampling.draft_tokens"),
     ],

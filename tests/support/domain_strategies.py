@@ -2,16 +2,21 @@
 
 from hypothesis import strategies as st
 
+from services.common.expert import Expert
+from services.common.expert_profiles import PROFILES
 from services.common.outcome import Outcome
 from services.common.types import (
     ChoiceEnd,
     Delta,
+    ExpertChoice,
     Finished,
     PromptLogprobs,
     RepetitionDetection,
     ReplicaInfo,
     ReplicaState,
+    RoutedExpert,
     SamplingOptions,
+    ScoredExpert,
     SpeculationUsage,
     StructuredOutput,
     Submission,
@@ -107,6 +112,23 @@ sampling_options = st.builds(
     extra_args_json=st.none() | text,
     expert=st.none() | text,
     draft_tokens=st.none() | uint32,
+    profile=st.none() | st.sampled_from(list(PROFILES)),
+)
+routed_experts = st.builds(
+    RoutedExpert,
+    expert=st.sampled_from([each.value for each in Expert]),
+    first_draft_tokens=uint32,
+    first_block_only=st.booleans(),
+)
+expert_choices = st.builds(
+    ExpertChoice,
+    expert=text,
+    first_draft_tokens=st.none() | uint32,
+    reason=text,
+    profile=text,
+    scores=tuples_of(
+        st.builds(ScoredExpert, expert=text, draft_tokens=uint32, utility=float32, speedup=float32, wasted=float32)
+    ),
 )
 submissions = st.builds(
     Submission,
@@ -121,6 +143,7 @@ submissions = st.builds(
     reservation_id=text,
     tenant=text,
     reasoning_ended=st.none() | st.booleans(),
+    expert=st.none() | routed_experts,
 )
 replica_infos = st.builds(
     ReplicaInfo,
@@ -143,4 +166,6 @@ replica_infos = st.builds(
     forerun_version=text,
     vllm_version=text,
     free_blocks=uint64,
+    experts=tuples_of(text),
+    deepest_draft_tokens=uint32,
 )

@@ -20,7 +20,9 @@ from services.common.types import (
     Usage,
 )
 from services.router.admission import Admission
+from services.router.apex.expert_router import ExpertRouter
 from services.router.event_queue import EventQueue
+from services.router.expert_chooser import ExpertChooser
 from services.router.generate import Deadlines, GenerateCall
 from services.router.metrics import RouterMetrics
 from services.router.placement import Placement, PlacementOptions
@@ -206,6 +208,7 @@ def build_call(
     max_requests: int = 100,
     deadlines: Deadlines | None = None,
     tracer: trace.Tracer | None = None,
+    experts: ExpertRouter | None = None,
 ) -> CallUnderTest:
     """The domain call over a fake pool."""
     metrics = RouterMetrics()
@@ -213,7 +216,8 @@ def build_call(
     reservations = Reservations(ledger)
     tracer = tracer or trace.NoOpTracer()
     options = PlacementOptions(32, 500, prefix_weight=0.5)
-    placement = Placement(pool, ledger, reservations, options, tracer)  # type: ignore[arg-type]
+    chooser = ExpertChooser(experts or ExpertRouter(None), metrics)
+    placement = Placement(pool, ledger, reservations, chooser, options, tracer)  # type: ignore[arg-type]
     call = GenerateCall(
         pool=pool,  # type: ignore[arg-type]
         placement=placement,

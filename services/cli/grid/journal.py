@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.cli.grid.plan import Key
-from services.cli.grid.request_table import RequestRow, read_requests, write_requests
+from services.router.apex.training.request_table import Key, RequestRow, read_requests, write_requests
 from services.scheduler.apex.block_table import BlockTable, read_file, write_table
 
 BLOCKS, REQUESTS = "blocks", "requests.parquet"

@@ -12,9 +12,7 @@ from random import Random
 from services.common.expert import Expert
 from services.common.training.prompt import stable_hash
 from services.common.workloads.prompt import WorkloadPrompt
-
-Key = tuple[str, str, int]
-"""Prompt id, expert, depth: what is recorded once."""
+from services.router.apex.training.request_table import Key
 
 
 @dataclass(frozen=True, slots=True)

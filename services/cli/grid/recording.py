@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.cli.grid.request_table import RequestRow
+from services.router.apex.training.request_table import RequestRow
 from services.scheduler.apex.block_table import BlockTable, join_tables, read_file
 
 PATIENCE_S = 15.0

@@ -11,10 +11,10 @@ from services.cli.grid.asking import Answered, ask
 from services.cli.grid.journal import Journal
 from services.cli.grid.plan import Action, Job
 from services.cli.grid.recording import joined
-from services.cli.grid.request_table import RequestRow
 from services.client import ForerunClient
 from services.common.training.progress import Listener
 from services.common.workloads.prompt import WorkloadPrompt
+from services.router.apex.training.request_table import RequestRow
 from services.scheduler.apex.block_table import BlockTable
 
 WARM_UP_TOKENS = 4
@@ -89,6 +89,7 @@ class GridRun:
             expert=job.action.expert.value,
             depth=job.action.depth,
             concurrency=len(job.prompts),
+            max_tokens=tokens,
             answer_tokens=answered.tokens,
             seconds=answered.seconds,
             first_token_s=answered.first_token_s,

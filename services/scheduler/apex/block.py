@@ -15,6 +15,8 @@ class Why(StrEnum):
 
     PINNED = "pinned"
     """The request, or the replica's configuration, asked for it."""
+    ROUTED = "routed"
+    """The router chose it."""
     LEARNED = "learned"
     """The depth model's best score."""
     AVERAGES = "averages"

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.common.expert import Expert
+from services.common.expert_profiles import PROFILES, ProfileName
 from services.scheduler.apex.best_depths import Best, StepTimes, best_columns
 from services.scheduler.apex.block import Block, Choice, Why
 from services.scheduler.apex.exploration import Exploration, Trial
 from services.scheduler.apex.options import COLUMNS, NEURAL_COLUMNS, PLAIN_COLUMN, Options
-from services.scheduler.apex.profiles import PROFILES, ProfileName
 from services.scheduler.apex.step_cost import StepCost
 from services.scheduler.apex.survival import expected_accepted
 
@@ -73,7 +73,8 @@ class Chooser:
     def choose(self, options: Options, outlook: Outlook) -> list[Choice]:
         """For one step; at least one candidate."""
         expected = options.by_column(expected_accepted(outlook.hazards))
-        values = expected - self._waste_price * (options.drafted - expected) if self._waste_price else expected
+        prices = self._waste_prices(options)
+        values = expected - prices * (options.drafted - expected) if prices.any() else expected
         times = StepTimes.of(self.cost, options.drafted)
         if outlook.utilities is None:
             best = best_columns(values, options, times, self._rate)
@@ -84,6 +85,12 @@ class Chooser:
             scores = np.where(options.allowed, outlook.utilities, -np.inf)
             columns, explored = scores.argmax(axis=1), np.zeros(len(scores), bool)
         return _choices(options, outlook, columns, explored, expected, scores)
+
+    def _waste_prices(self, options: Options) -> NDArray[np.float32]:
+        """By request, [requests, 1]."""
+        own = self._waste_price
+        asked = (each.waste_price for each in options.candidates)
+        return np.array([own if price is None else price for price in asked], np.float32)[:, None]
 
     def observe(self, blocks: Sequence[Block]) -> None:
         """All blocks of one step; at least one."""
@@ -133,7 +140,7 @@ def _reasons(options: Options, why: Why, columns: NDArray[np.int64], explored: N
     for row in np.flatnonzero(explored).tolist():
         reasons[row] = Why.EXPLORED
     for row in np.flatnonzero(options.is_pinned).tolist():
-        reasons[row] = Why.PINNED
+        reasons[row] = Why.ROUTED if options.candidates[row].is_routed else Why.PINNED
     for row in np.flatnonzero(~options.can_draft() & ~options.wants_plain).tolist():
         reasons[row] = Why.NOT_POSSIBLE
     return reasons

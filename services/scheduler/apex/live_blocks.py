@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.common.expert import Expert
+from services.common.types import RoutedExpert
 from services.scheduler.apex.block import Block, Choice
 from services.scheduler.apex.history import RequestHistory
 from services.scheduler.apex.ngram_index import NOTHING, NgramIndex
@@ -26,6 +27,23 @@ class Wish:
     depth: int | None = None
     can_draft: bool = True
     """False: its options allow no drafts."""
+    routed: RoutedExpert | None = None
+    """What the router chose, where the request leaves it open."""
+    waste_price: float | None = None
+    """See ``Profile.waste_price``; None: the replica's own."""
+
+    @property
+    def held_expert(self) -> Expert | None:
+        """Of all its blocks; None: chosen for each."""
+        if self.expert is None and self.routed is not None and not self.routed.first_block_only:
+            return Expert(self.routed.expert)
+        return self.expert
+
+    def first_block(self) -> tuple[Expert | None, int | None]:
+        """Expert and depth of its first block; None: free."""
+        if self.routed is None or self.expert not in (None, self.routed.expert):
+            return self.expert, self.depth
+        return Expert(self.routed.expert), self.routed.first_draft_tokens if self.depth is None else self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,7 @@ class LiveBlocks:
         """A request has its first tokens."""
         ngrams = None
         # A record says of every expert what a free choice would have known, so it needs the match of all requests.
-        may_look_up = wish.expert in (None, Expert.NGRAM) or self.config.record is not None
+        may_look_up = wish.held_expert in (None, Expert.NGRAM) or self.config.record is not None
         if self.config.ngram is not None and wish.can_draft and may_look_up:
             ngrams = NgramIndex([*prompt, *answer], self.config.ngram.shortest_match, self.config.ngram.longest_match)
         history = RequestHistory(prompt, max_tokens)
@@ -174,19 +192,24 @@ class LiveBlocks:
         return drafts
 
     def _candidate(self, live: _Live, room: int) -> Candidate:
-        found = NOTHING if live.ngrams is None else live.ngrams.found
-        deepest = max(0, min(room, self.config.deepest)) if live.wish.can_draft else 0
+        wish, found = live.wish, NOTHING if live.ngrams is None else live.ngrams.found
+        deepest = max(0, min(room, self.config.deepest)) if wish.can_draft else 0
         experts = [
             expert
             for expert in self.config.experts
             if expert is Expert.PLAIN or (deepest and (expert.is_neural or found.match))
         ]
+        expert, depth = wish.held_expert, wish.depth
+        if not live.history.blocks:
+            expert, depth = wish.first_block()
         return Candidate(
             history=live.history,
             experts=experts,
             ngram_found=self.config.deepest if found.match else 0,
             ngram_match=found.match,
             deepest=deepest,
-            expert=live.wish.expert,
-            depth=live.wish.depth,
+            expert=expert,
+            depth=depth,
+            is_routed=(expert, depth) != (wish.expert, wish.depth),
+            waste_price=wish.waste_price,
         )

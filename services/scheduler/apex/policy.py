@@ -26,6 +26,10 @@ class Candidate:
     """Pinned; None: free."""
     depth: int | None = None
     """Pinned; None: free."""
+    is_routed: bool = False
+    """What is pinned was the router's choice."""
+    waste_price: float | None = None
+    """See ``Profile.waste_price``; None: the replica's own."""
 
 
 class Policy(Protocol):

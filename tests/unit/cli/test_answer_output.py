@@ -59,6 +59,7 @@ def test_json_lines() -> None:
     started, delta, finished, ended = (json.loads(line) for line in output.getvalue().splitlines())
     assert started == {
         "event": "started", "request_id": "r", "replica_id": "replica-0", "trace_id": "abc", "prompt_tokens": 3,
+        "expert_choice": None,
     }  # fmt: skip
     assert (delta["event"], delta["text"], delta["logprobs"][0][0]["token"]) == ("delta", "é", "\\xe2\\x82")
     assert (finished["outcome"], finished["usage"]["output_tokens"]) == ("stop", 2)

@@ -13,6 +13,7 @@ from services.common.errors import RequestEndedError
 from services.common.outcome import Outcome
 from services.common.types import (
     Delta,
+    ExpertChoice,
     Finished,
     GenerationEvent,
     ReplicaInfo,
@@ -53,6 +54,16 @@ def test_a_deadline_of_whole_milliseconds_stays_what_it_is(milliseconds: int) ->
 @given(domain.submissions)
 def test_submissions_arrive(submission: Submission) -> None:
     assert convert.submission_from_proto(over_the_wire(convert.submission_to_proto(submission))) == submission
+
+
+@given(domain.expert_choices)
+def test_expert_choices_arrive(choice: ExpertChoice) -> None:
+    assert convert.expert_choice_from_proto(over_the_wire(convert.expert_choice_to_proto(choice))) == choice
+
+
+def test_an_expert_of_a_newer_router_is_the_replicas_own_choice() -> None:
+    submit = scheduler_pb2.Submit(expert=scheduler_pb2.RoutedExpert(expert="medusa", first_draft_tokens=3))
+    assert convert.submission_from_proto(submit).expert is None
 
 
 @given(domain.replica_infos)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 from services.common.errors import RequestEndedError
+from services.common.expert import Expert
 from services.common.outcome import Outcome
 from services.common.types import ReplicaState, SamplingOptions, Submission
+from services.router.apex.expert_router import ExpertRouter
 from services.router.kv_estimate import blocks_needed
 from services.router.picker import Candidate, draw
 from tests.support.router_fakes import (
@@ -22,6 +24,7 @@ from tests.support.router_fakes import (
     ledger_replica,
     replica_info,
 )
+from tests.support.small_route_net import action, route_net
 
 SUBMISSION = Submission("x", tuple(range(32)), SamplingOptions(max_tokens=32))
 """Four blocks of 16."""
@@ -29,7 +32,7 @@ SUBMISSION = Submission("x", tuple(range(32)), SamplingOptions(max_tokens=32))
 
 async def place(pool: FakePool, ledger: FakeLedger | None = None, tried: tuple[str, ...] = ()) -> FakeSubmitted:
     placement = build_call(pool, ledger).placement
-    submitted, _ = await placement.place(SUBMISSION, "tiny", tried, trace.INVALID_SPAN)
+    submitted = (await placement.place(SUBMISSION, "tiny", tried, trace.INVALID_SPAN)).submitted
     return submitted  # type: ignore[return-value]
 
 
@@ -143,7 +146,7 @@ async def test_a_cached_prompt_draws_its_request_unless_the_replica_is_much_full
         ledger = FakeLedger(replicas=readings, prefixes={"cached": 9})
         pool = FakePool(FakeSession("idle"), FakeSession("cached"))
         placement = build_call(pool, ledger).placement
-        submitted, _ = await placement.place(prompt, "tiny", (), trace.INVALID_SPAN)
+        submitted = (await placement.place(prompt, "tiny", (), trace.INVALID_SPAN)).submitted
         assert submitted.replica_id == expected, held
 
 
@@ -154,6 +157,33 @@ async def test_one_with_the_prompt_is_found_among_many_and_one_without_a_place_i
         assert (await place(pool, ledger)).replica_id == "r33"
     pool.sessions["r33"].has_slot = False
     assert (await place(pool, ledger)).replica_id != "r33"
+
+
+async def test_only_replicas_with_the_chosen_expert_are_drawn() -> None:
+    kinds = {"lookup": ("plain", "ngram"), "eagle": ("plain", "eagle3")}
+    pool = FakePool(
+        FakeSession("bare"), *(FakeSession(name, experts=has, deepest_draft_tokens=8) for name, has in kinds.items())
+    )
+    net = route_net({action(Expert.NGRAM, 2): (1.2, 0.1), action(Expert.EAGLE3, 4): (1.5, 2.0)})
+    placement = build_call(pool, experts=ExpertRouter(net)).placement
+    for tried, expected in (((), "eagle"), (("eagle",), "lookup")):
+        placed = await placement.place(SUBMISSION, "tiny", tried, trace.INVALID_SPAN)
+        assert placed.submitted.replica_id == expected
+        assert placed.expert is not None
+        routed = placed.submitted.submission.expert  # type: ignore[attr-defined]
+        assert (routed.expert, routed.first_draft_tokens) == (placed.expert.expert, placed.expert.first_draft_tokens)
+    placed = await placement.place(SUBMISSION, "tiny", ("eagle", "lookup"), trace.INVALID_SPAN)
+    assert (placed.submitted.replica_id, placed.expert) == ("bare", None)
+
+
+async def test_a_pinned_expert_is_looked_for_without_a_model() -> None:
+    pool = FakePool(
+        *(FakeSession(f"bare-{index}") for index in range(5)),
+        FakeSession("eagle", experts=("plain", "eagle3"), deepest_draft_tokens=8),
+    )
+    pinned = Submission("x", (1, 2), SamplingOptions(max_tokens=8, expert="eagle3"))
+    placed = await build_call(pool).placement.place(pinned, "tiny", (), trace.INVALID_SPAN)
+    assert placed.submitted.replica_id == "eagle"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from services.cli.grid.asking import Answered
 from services.cli.grid.journal import Journal, labelled
 from services.cli.grid.plan import PLAIN, Action, Job, actions_of, interleaved, jobs
 from services.cli.grid.recording import Recording
-from services.cli.grid.request_table import RequestRow, read_requests, write_requests
 from services.cli.grid.run import WARM_UP_TOKENS, GridRun
 from services.cli.grid.system import engine_arguments, experts_of, grid_system
 from services.common.config import ConfigModel
@@ -22,6 +21,7 @@ from services.common.expert import DEPTHS, Expert
 from services.common.outcome import Outcome
 from services.common.training.prompt import Message
 from services.common.workloads.prompt import WorkloadPrompt
+from services.router.apex.training.request_table import RequestRow, read_requests, write_requests
 from services.scheduler.apex.block_table import BlockRow, BlockTable, read_blocks, write_blocks
 from services.scheduler.apex.features import FEATURES
 from services.scheduler.experts_config import ExpertsConfig
@@ -155,7 +155,7 @@ async def test_blocks_that_come_late_are_waited_for(tmp_path: Path) -> None:
 
 
 def row(request_id: str, prompt_id: str, split: str = "train") -> RequestRow:
-    return RequestRow(request_id, prompt_id, "code", split, "ngram", 4, 1, 11, 0.5, 0.1, 8, 6, 2, 0)
+    return RequestRow(request_id, prompt_id, "code", split, "ngram", 4, 1, 11, 11, 0.5, 0.1, 8, 6, 2, 0)
 
 
 def test_blocks_of_an_interrupted_commit_are_removed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from services.common.expert import Expert
+from services.common.types import RoutedExpert
 from services.scheduler.apex.block import Block, Choice, Why
 from services.scheduler.apex.history import RequestHistory
 from services.scheduler.apex.live_blocks import LiveBlocks, Verified, VerifyingStep, Wish
@@ -123,3 +124,27 @@ def test_who_has_ended_is_forgotten() -> None:
     blocks.ended("never there")
     assert "a" not in blocks
     assert blocks.choose({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("wish", "first", "later"),
+    [
+        (Wish(routed=RoutedExpert("ngram", 4)), ("ngram", 4), ("ngram", None)),
+        (Wish(routed=RoutedExpert("ngram", 4, first_block_only=True)), ("ngram", 4), (None, None)),
+        (Wish(routed=RoutedExpert("plain", 0)), ("plain", 0), ("plain", None)),
+        (Wish(expert=Expert.EAGLE3, routed=RoutedExpert("eagle3", 2)), ("eagle3", 2), ("eagle3", None)),
+        (Wish(depth=6, routed=RoutedExpert("eagle3", 8)), ("eagle3", 6), ("eagle3", 6)),
+        (Wish(expert=Expert.NGRAM, routed=RoutedExpert("eagle3", 2)), ("ngram", None), ("ngram", None)),
+    ],
+)
+def test_what_the_router_chose_holds_where_the_request_leaves_it_open(
+    wish: Wish, first: tuple[str | None, int | None], later: tuple[str | None, int | None]
+) -> None:
+    blocks, policy = live(*(Choice(Expert.PLAIN, 0, Why.ROUTED) for _ in range(2)))
+    blocks.begin("a", REPEATING, [], 20, wish)
+    for expected in (first, later):
+        blocks.choose({"a": 10})
+        (candidate,) = policy.candidates
+        assert (candidate.expert, candidate.depth) == expected
+        assert candidate.is_routed == (expected != (wish.expert, wish.depth))
+        blocks.close({"a": Verified(0, 0, [9])}, STEP)

@@ -1,4 +1,4 @@
-"""``requests.parquet``: one row a request of the grid."""
+"""``requests.parquet`` of ``forerun bench grid``: one row a request, all that route models learn from."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,8 +8,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from services.cli.grid.plan import Key
 from services.common.errors import ConfigError
+
+Key = tuple[str, str, int]
+"""Prompt id, expert, depth: what is recorded once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class RequestRow:
     depth: int
     concurrency: int
     """Requests that were asked at once."""
+    max_tokens: int
+    """Of the answer, as asked for."""
     answer_tokens: int
     seconds: float
     """From sending it to the last token."""

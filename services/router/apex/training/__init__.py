@@ -1,0 +1,1 @@
+"""Training of route models: behind ``forerun train router``."""
