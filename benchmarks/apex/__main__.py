@@ -23,6 +23,7 @@ from benchmarks.apex.settings import (
     fixed_experts,
     fixed_settings,
     profile_experts,
+    profile_of,
     profile_settings,
     system_config,
 )
@@ -54,7 +55,7 @@ def main() -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     settings = fixed_settings(options.drafter_kind, options.depths)
-    settings += profile_settings(options.profiles, options.per_block)
+    settings += profile_settings(options.profiles, options.per_block, options.route_model is not None)
     groups = {
         batch: groups_of(_prompts(options, "test", batch), batch, _count(options, batch)) for batch in options.batches
     }
@@ -75,7 +76,8 @@ async def _run(options: argparse.Namespace) -> None:
                 advance()
             measurement = Measurement(clients, settings, options.tokens)
             progress.update(task, description="choose experts")
-            await measurement.choose_experts(rest, _drafting(options), advance)
+            pins = [None] if options.route_model is not None else _drafting(options)
+            await measurement.choose_experts(rest, pins, advance)
             progress.update(task, description="measure")
             for number in range(options.rounds):
                 await measurement.round(groups, number, advance)
@@ -89,16 +91,21 @@ def _configs(options: argparse.Namespace, profiles: Sequence[str]) -> dict[str, 
         each: profile_experts(drafting, each, _depth_model(options, each), options.depth_score) for each in profiles
     }
     model, more = model_folder(options.model), engine_arguments(options.engine_arg)
-    return {
+    configs = {
         name: system_config(model, options.dtype, max(options.batches), each, more) for name, each in experts.items()
     }
+    if options.route_model is not None:
+        for each in set(profiles) & set(PROFILES):
+            route = {"model": str(options.route_model.resolve()), "profile": PROFILES[each]}
+            configs[each]["router"]["experts"] = route
+    return configs
 
 
-def _depth_model(options: argparse.Namespace, profile: str) -> Path | None:
-    """A folder of this profile's name below the given one, where there is one, else that itself."""
+def _depth_model(options: argparse.Namespace, system: str) -> Path | None:
+    """A folder of the system's profile below the given one, where there is one, else that itself."""
     if options.depth_model is None:
         return None
-    own = options.depth_model / PROFILES[profile]
+    own = options.depth_model / profile_of(system)
     return own if own.is_dir() else options.depth_model
 
 
@@ -154,6 +161,9 @@ def _options() -> argparse.Namespace:
         "--depth-model", type=Path, help="a depth model's folder, or one with a folder for each profile (speed, ...)"
     )
     parser.add_argument("--depth-score", choices=["rate", "utility"], default="rate", help="as in the configuration")
+    parser.add_argument(
+        "--route-model", type=Path, help="chooses each request's expert; without one: the best of its workload"
+    )
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 16], help="of the fixed settings")
     parser.add_argument("--profiles", nargs="*", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--per-block", nargs="*", default=["s"], choices=list(PROFILES), help="also with free experts")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from benchmarks.apex.metrics import Run
-from benchmarks.apex.settings import PROFILES, Setting
+from benchmarks.apex.settings import FIXED, Setting
 from services.cli.grid.asking import ask
 from services.cli.grid.run import WARM_UP_TOKENS
 from services.client.client import ForerunClient
@@ -52,21 +52,27 @@ class Measurement:
     """By profile and workload, the expert that requests are pinned to."""
 
     async def choose_experts(
-        self, prompts: Mapping[str, Sequence[WorkloadPrompt]], drafting: Sequence[Expert], advance: Callable[[], None]
+        self,
+        prompts: Mapping[str, Sequence[WorkloadPrompt]],
+        pins: Sequence[Expert | None],
+        advance: Callable[[], None],
     ) -> None:
-        """The stand-in for APEX-Router, which is not built: which expert does best in a workload, with each profile.
+        """Which of ``pins`` does best in a workload, with each profile: who answers what no router chooses for.
 
-        On prompts that are not measured later. The profiles' replicas measure their step times meanwhile.
+        On prompts that are not measured later. The profiles' replicas measure their step times meanwhile, which is all
+        that this is for with None as the only one.
         """
-        for profile in sorted({each.system for each in self.settings} & set(PROFILES)):
+        for system in sorted({each.system for each in self.settings} - {FIXED}):
             for workload, mine in prompts.items():
-                await self._fill(self.clients[profile], mine)
+                await self._fill(self.clients[system], mine)
                 paces = {}
-                for expert in drafting:
-                    setting = Setting(expert.value, profile, expert.value)
+                for expert in pins:
+                    setting = Setting("", system, None if expert is None else expert.value)
                     runs = [await self._run(setting, Group("", workload, [each]), 1, 0) for each in mine]
-                    paces[expert.value] = sum(run.seconds for run in runs) / sum(run.tokens for run in runs)
-                self.experts[profile][workload] = min(paces, key=lambda name: paces[name])
+                    paces[expert] = sum(run.seconds for run in runs) / sum(run.tokens for run in runs)
+                best = min(paces, key=lambda each: paces[each])
+                if best is not None:
+                    self.experts[system][workload] = best.value
                 advance()
 
     async def round(self, groups: Mapping[int, Sequence[Group]], number: int, advance: Callable[[], None]) -> None:

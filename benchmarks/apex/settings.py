@@ -27,9 +27,9 @@ class Setting:
 
     name: str
     system: str
-    """``FIXED``, or a key of ``PROFILES``."""
+    """``FIXED``, or a key of ``PROFILES``, with ``PER_BLOCK`` behind it where routers choose experts in the others."""
     expert: str | None = None
-    """Pinned. None: the replica's choice, or that of the request's workload, see ``by_workload``."""
+    """Pinned. None: the choice of router or replica, or that of the request's workload, see ``by_workload``."""
     depth: int | None = None
     """Pinned; None: the replica's choice."""
     by_workload: bool = False
@@ -43,10 +43,21 @@ def fixed_settings(kind: str | None, depths: Sequence[int]) -> list[Setting]:
     return [Setting(each.name, FIXED, each.expert.value, each.depth or None) for each in actions]
 
 
-def profile_settings(profiles: Sequence[str], per_block: Sequence[str]) -> list[Setting]:
-    """Of ``profiles``, one expert a request; of ``per_block``, all by block."""
-    by_request = [Setting(each, each, by_workload=True) for each in profiles]
-    return by_request + [Setting(f"{each}{PER_BLOCK}", each) for each in per_block]
+def profile_settings(profiles: Sequence[str], per_block: Sequence[str], routed: bool) -> list[Setting]:
+    """Of ``profiles``, one expert a request; of ``per_block``, all by block.
+
+    Args:
+        profiles: keys of ``PROFILES``.
+        per_block: keys of ``PROFILES``.
+        routed: a route model chooses the request's expert; else the one that did best in its workload has it.
+    """
+    by_request = [Setting(each, each, by_workload=not routed) for each in profiles]
+    return by_request + [Setting(f"{each}{PER_BLOCK}", f"{each}{PER_BLOCK}" if routed else each) for each in per_block]
+
+
+def profile_of(system: str) -> str:
+    """Its name in configurations."""
+    return PROFILES[system.removesuffix(PER_BLOCK)]
 
 
 def system_config(
@@ -67,10 +78,10 @@ def system_config(
     return config
 
 
-def profile_experts(drafting: Mapping[str, Any], profile: str, depth_model: Path | None, score: str) -> dict[str, Any]:
-    """The ``experts`` of a profile's replica; ``drafting``: what all systems have in common."""
+def profile_experts(drafting: Mapping[str, Any], system: str, depth_model: Path | None, score: str) -> dict[str, Any]:
+    """The ``experts`` of the replica of a profile's system; ``drafting``: what all systems have in common."""
     learned = {} if depth_model is None else {"depth_model": str(depth_model.resolve()), "depth_score": score}
-    return {**drafting, "profile": PROFILES[profile], **learned}
+    return {**drafting, "profile": profile_of(system), **learned}
 
 
 def fixed_experts(drafting: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from services.cli.local_config import LocalConfig
 from services.common.training.prompt import Message
 from services.common.workloads.prompt import WorkloadPrompt
 
-SETTINGS = fixed_settings("eagle3", [4]) + profile_settings(["s", "b"], ["s"])
+SETTINGS = fixed_settings("eagle3", [4]) + profile_settings(["s", "b"], ["s"], routed=False)
 
 
 def run(setting: str, workload: str, seconds: float, drafts: tuple[int, int] = (0, 0), **more: object) -> Run:
@@ -132,6 +132,13 @@ def test_groups_are_the_same_prompts_for_every_setting() -> None:
     groups = groups_of(prompts, 2, 3)
     assert [group.name for group in groups] == ["chat-0", "edits-0", "chat-1", "edits-1"]
     assert groups[2].prompts == prompts["chat"][2:4]
+
+
+def test_with_a_route_model_experts_that_change_have_a_system_of_their_own() -> None:
+    routed = {each.name: each for each in profile_settings(["s"], ["s"], routed=True)}
+    assert (routed["s"].system, routed["s"].by_workload) == ("s", False)
+    assert routed["s_per_block"].system == "s_per_block"
+    assert profile_experts({}, "s_per_block", None, "rate")["profile"] == "speed"
 
 
 def test_every_system_is_a_valid_configuration(tmp_path: Path) -> None:
