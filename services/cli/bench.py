@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from services.cli.bench_report import report
 from services.cli.console import output_console
 from services.cli.errors import EXIT_FAILED, CliError, reports_errors
 from services.cli.paths import cache_dir
@@ -31,6 +32,9 @@ command = typer.Typer(
 @command.callback()
 def bench() -> None:
     """Makes typer treat the application as a group."""
+
+
+command.command("report")(report)
 
 
 @command.command()
