@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 FORERUN_EXTRA ?= cpu
 PYTEST_ARGS ?=
+# Of pytest-xdist, for tests that wait more than they compute. Engines take all cores, so tests/e2e runs one by one.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 MODEL := smollm2-135m
 PROMPT ?= Explain in two sentences why the sky is blue.
 
@@ -28,11 +30,14 @@ run: model ## Set up, start everything, stream one answer, serve until Ctrl-C
 
 .PHONY: test
 test: model ## Set up and run all tests: unit, integration, end to end
-	$(BIN)/pytest tests $(PYTEST_ARGS)
+	@failed=0; \
+	$(BIN)/pytest tests/unit tests/integration $(SIDE_BY_SIDE) $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/pytest tests/e2e $(PYTEST_ARGS) || failed=1; \
+	exit $$failed
 
 .PHONY: unit
 unit: setup ## Unit tests only: seconds, no model
-	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 .PHONY: quality
 quality: setup ## Lint, format check, types, protos

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.redis_server import RedisServer, free_port, redis_server_path
+from tests.support.free_ports import free_port
+from tests.support.redis_server import RedisServer, redis_server_path
 
 # Examples are timed by the whole machine's load, so a deadline would fail tests for what others do.
 settings.register_profile("forerun", deadline=None)

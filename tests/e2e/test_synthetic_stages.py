@@ -18,7 +18,7 @@ from services.common.row_kind import RowKind
 from services.common.trace_names import SPAN_SPEC_SUMMARY, SPEC_ACCEPTED, SPEC_BLOCKS, SPEC_EMITTED
 from services.common.trace_store import read_trace
 from services.workers.synthetic_text import reference_answer
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.scheduler_process import SchedulerProcess
 from tests.support.session_client import SessionClient, outcome
 from tests.support.stage_servers import StageServers

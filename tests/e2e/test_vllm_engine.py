@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from services.common.outcome import Outcome
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.scheduler_process import SchedulerProcess
 from tests.support.session_client import SessionClient, outcome
 from tests.support.waiting import eventually

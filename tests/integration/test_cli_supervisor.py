@@ -18,7 +18,7 @@ from services.cli.run_dir import RunDir
 from services.cli.supervisor import Policy, StartError, Supervisor
 from services.cli.units import LaunchPlan, Unit, UnitKind
 from services.common.ledger.config import LedgerConfig
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 
 NEVER = Policy(restart=False, max_restarts=0, start_timeout_s=30)
 REPLICA = Policy(restart=True, max_restarts=2, start_timeout_s=30)

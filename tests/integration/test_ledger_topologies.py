@@ -15,7 +15,8 @@ from services.common.ledger import LedgerConfig, LedgerUnavailableError, read_le
 from services.common.outcome import Outcome
 from tests.integration.ledger_support import eventually, quick, row_that, running_view, running_writer, totals
 from tests.support.fleet import FAST, Answer, Fleet, endless
-from tests.support.redis_server import RedisServer, free_port, redis_server_path
+from tests.support.free_ports import free_port
+from tests.support.redis_server import RedisServer, redis_server_path
 
 PRIMARY = "forerun-primary"
 FAILOVER_S = 20.0

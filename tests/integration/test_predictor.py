@@ -21,7 +21,7 @@ from services.predictor.model import RemainingLengthModel
 from services.workers.length_client import TIMEOUT_S, LengthClient
 from services.workers.length_states import LengthStates
 from services.workers.metrics import StageMetrics
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.service_process import ServiceProcess
 from tests.support.small_predictor import write_random_predictor
 from tests.support.waiting import eventually

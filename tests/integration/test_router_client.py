@@ -17,7 +17,7 @@ from services.common.errors import ConfigError, RequestEndedError, overloaded, u
 from services.common.outcome import Outcome
 from services.common.server import GrpcServer
 from services.common.types import Delta, Finished
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.router_process import SERVICE
 
 STARTED = pb.GenerateResponse(started=pb.Started(request_id="x", replica_id="r0"))

@@ -21,7 +21,7 @@ from services.client import Chat, ChatMessage, ForerunClient
 from services.common.outcome import Outcome
 from services.common.trace_store import read_trace
 from tests.support.fleet import Answer, Fleet, endless
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.router_process import RouterProcess
 from tests.support.scheduler_process import SchedulerProcess
 from tests.support.tiny_model import VOCAB_SIZE, write_tiny_model

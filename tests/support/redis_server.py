@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.support.free_ports import free_port
+
 START_TIMEOUT_S = 10.0
 
 
@@ -22,20 +24,6 @@ def redis_server_path() -> str | None:
     return str(Path(wheel.origin).parent / "bin" / "redis-server")
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def redis_port() -> int:
-    """A free one, so low that Redis can put its cluster bus 10,000 above."""
-    while (port := free_port()) > 55_535:
-        pass
-    return port
-
-
 class RedisServer:
     """Started by ``start``; ``kill`` is ``kill -9``, after which ``start`` comes back empty on the same port."""
 
@@ -43,7 +31,7 @@ class RedisServer:
         self._folder = folder
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = redis_port()
+        self.port = free_port()
 
     @property
     def url(self) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from forerun.inference.v1 import service_pb2
 
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.service_process import ServiceProcess
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 from tests.support.service_process import ServiceProcess
 
 

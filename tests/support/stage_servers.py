@@ -6,7 +6,7 @@ from typing import Any
 
 from services.workers.config import StageConfig
 from services.workers.serve import serve
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 
 
 class StageServers:

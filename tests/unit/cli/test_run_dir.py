@@ -12,7 +12,7 @@ from services.cli.run_dir import RunDir, RunState, UnitState
 from services.cli.units import UnitKind
 from services.common.errors import ConfigError
 from services.common.ledger import LedgerConfig
-from tests.support.redis_server import free_port
+from tests.support.free_ports import free_port
 
 
 def state(tmp_path: Path) -> RunState:
