@@ -48,6 +48,8 @@ class ExpertsConfig(ConfigModel):
     """Of requests that do not ask for one. auto: chosen block by block."""
     depth: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Draft tokens of a block, for requests that do not ask for a number. auto: chosen block by block."""
+    depths: tuple[Annotated[int, Field(ge=0, le=DEPTHS[-1])], ...] = DEPTHS
+    """Among which a depth is chosen; 0 always is, and a request may ask for others."""
     deepest: int = Field(default=DEPTHS[-1], ge=1, le=DEPTHS[-1])
     """Most draft tokens of a block, whoever asks."""
 
@@ -78,6 +80,10 @@ class ExpertsConfig(ConfigModel):
             raise ValueError("experts: has neither a drafter nor ngram; name one, or remove experts")
         if self.expert != "auto" and self.expert not in self.experts:
             raise ValueError(f"expert: {self.expert} is not among {', '.join(self.experts)}; configure it, or set auto")
+        if odd := sorted({*self.depths} - {*DEPTHS}):
+            raise ValueError(f"depths: {odd[0]} is not among {', '.join(map(str, DEPTHS))}; leave it out")
+        if not any(0 < depth <= self.deepest for depth in self.depths):
+            raise ValueError(f"depths: has none from 1 to deepest {self.deepest}; name one, or set expert to plain")
         if self.depth != "auto" and self.depth > self.deepest:
             raise ValueError(f"depth: {self.depth} is more than deepest {self.deepest}; lower it, or raise deepest")
         return self

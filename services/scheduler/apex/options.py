@@ -1,6 +1,6 @@
 """What each request of a step may do next, as arrays: one column for a plain block, one per expert and depth."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -34,6 +34,8 @@ class Pins:
 
     expert: Expert | None = None
     depth: int | None = None
+    depths: Collection[int] = DEPTHS
+    """Among which a free one is chosen; 0 always is."""
 
     @property
     def any(self) -> bool:
@@ -81,6 +83,8 @@ class Options:
             drafted[:, columns] = np.minimum(DRAFT_DEPTHS, limits[:, side, None])
             # The first depth beyond the limit stands for the limit itself; those behind it would repeat it.
             allowed[:, columns] = limits[:, side, None] > _SHALLOWER
+            if pins.depths != DEPTHS:
+                allowed[:, columns] &= np.isin(DRAFT_DEPTHS, list(pins.depths))
         is_pinned, wants_plain = np.zeros((2, len(candidates)), bool)
         options = cls(candidates, (Expert.NGRAM, neural), found, drafted, allowed, is_pinned, wants_plain)
         if pins.any or asked.count(None) + depths.count(None) < 2 * len(candidates):

@@ -25,7 +25,7 @@ def make_policy(config: ExpertsConfig) -> Policy:
     if expert is not None and depth is not None:
         return FixedPolicy(expert, depth)
     neural = None if config.drafter is None else Expert(config.drafter.kind)
-    chooser, pins = Chooser(config.profile, config.explore), Pins(expert, depth)
+    chooser, pins = Chooser(config.profile, config.explore), Pins(expert, depth, config.depths)
     averages = AveragesPolicy(neural, chooser, pins)
     net = _depth_net(config)
     if net is None:

@@ -133,6 +133,25 @@ def test_pins_come_first_and_say_so() -> None:
     assert choose(expert=Expert.NGRAM, depth=3) == (Expert.PLAIN, 0, Why.NOT_POSSIBLE)
 
 
+def test_a_requests_own_profile_has_its_own_price() -> None:
+    world = fixed_hazards(ngram=0.45, neural=0.4)
+    live, policy = [world.request() for _ in range(2)], make_policy(explore=0.0)
+    world.run(policy, live, 100)
+    free, sparing = policy.choose([world.candidate(live[0]), world.candidate(live[1], waste_price=2.0)])
+    assert sparing.depth < free.depth
+
+
+@pytest.mark.parametrize("depths", [(0, 4, 16), (0, 8, 12, 16), (0, 1)])
+def test_depths_are_chosen_among_those_that_are_configured(depths: tuple[int, ...]) -> None:
+    world = fixed_hazards(ngram=0.2, neural=0.3)
+    live, policy = [world.request() for _ in range(3)], make_policy(explore=0.2, pins=Pins(depths=depths))
+    seen = {block.choice.depth for _ in range(200) for block in world.step(policy, live)}
+    assert seen <= set(depths)
+    assert len(seen) > 1
+    (asked,) = policy.choose([world.candidate(live[0], expert=Expert.EAGLE3, depth=3)])
+    assert asked.depth == 3
+
+
 def test_the_replica_s_pins_hold_for_requests_that_ask_for_nothing() -> None:
     world = fixed_hazards(ngram=0.5, neural=0.5)
     policy = make_policy(explore=0.0, pins=Pins(Expert.NGRAM, None))
