@@ -11,6 +11,7 @@ HELP = """Serve large language models across GPUs by running ahead of them.
 \b
 Start here:
   forerun models get smollm2-135m      fetch a small model
+  forerun doctor                       check this machine and the configuration
   forerun up                           start everything that deploy/local.yaml names
   forerun generate "Why is the sky blue?"
   forerun trace ID                     see where a request's time went
@@ -24,6 +25,7 @@ class ForerunGroup(LazyGroup):
 
     table: ClassVar = (
         LazyCommand("up", "services.cli.up", "Start a whole system here: Redis, stages, schedulers, router."),
+        LazyCommand("doctor", "services.cli.doctor.command", "Check what a start depends on, and say the fix."),
         LazyCommand("generate", "services.cli.generate", "Send a prompt and stream the answer."),
         LazyCommand("status", "services.cli.status", "Show what runs and whether it is well."),
         LazyCommand("trace", "services.cli.trace", "Draw one request's trace as a tree."),
@@ -31,8 +33,8 @@ class ForerunGroup(LazyGroup):
         LazyCommand("profile", "services.cli.profile", "Measure each split of a model on the devices here."),
         LazyCommand("plan", "services.cli.plan", "Predict which split of the devices is the fastest, and why."),
         LazyCommand("models", "services.cli.models", "Fetch and list models."),
-        LazyCommand("train", "services.cli.train", "Train a draft adapter from a model's own answers."),
-        LazyCommand("bench", "services.cli.bench", "Record what depth models learn from: every expert and depth."),
+        LazyCommand("train", "services.cli.train", "Train what Forerun learns: drafters, choices, lengths."),
+        LazyCommand("bench", "services.cli.bench", "Record every expert and depth, and draw what came of it."),
         LazyCommand("version", "services.cli.version", "Print versions."),
     )
 

@@ -10,7 +10,7 @@ from services.common.errors import ConfigError
 def check_ports(config: LocalConfig, document: YamlDocument) -> None:
     """Raises ``ConfigError`` with one line for each fixed port that cannot be had; ``document`` is the file."""
     problems = []
-    for location, address in _fixed_addresses(config):
+    for location, address in fixed_addresses(config):
         where = f"{document.where(location)}: {'.'.join(str(part) for part in location)}"
         try:
             owner = who_listens(address)
@@ -23,7 +23,7 @@ def check_ports(config: LocalConfig, document: YamlDocument) -> None:
         raise ConfigError("\n".join(problems))
 
 
-def _fixed_addresses(config: LocalConfig) -> list[tuple[Location, str]]:
+def fixed_addresses(config: LocalConfig) -> list[tuple[Location, str]]:
     """Every address with a port other than 0, with its place in the file."""
     found: list[tuple[Location, str | None]] = [
         (("router", "server", "listen"), config.router.server.listen),

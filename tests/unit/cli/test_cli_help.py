@@ -26,9 +26,14 @@ def test_help_lists_every_command_without_importing_one() -> None:
         assert row.help in result.stdout
 
 
-PAGES = [["up"], ["generate"], ["status"], ["trace"], ["ledger", "show"], ["ledger", "check"], ["profile"], ["plan"],
-         ["models", "get"], ["models", "list"], ["train", "adapter"], ["train", "predictor"], ["train", "eagle3"],
-         ["train", "draft"], ["train", "depth"], ["bench", "grid"], ["version"]]  # fmt: skip
+PAGES = [
+    page.split()
+    for page in (
+        "up", "doctor", "generate", "status", "trace", "ledger show", "ledger check", "profile", "plan", "models get",
+        "models list", "train adapter", "train predictor", "train eagle3", "train draft", "train depth", "train router",
+        "bench grid", "bench report", "version",
+    )
+]  # fmt: skip
 
 
 def test_no_command_is_forgotten_here() -> None:
