@@ -57,7 +57,7 @@ def _shard_states(
 ) -> dict[int, list[Tensor]]:
     """By layer, the streams of ``sequences`` in their order."""
     found: dict[int, dict[int, Tensor]] = {}
-    for batch in _alike(sequences):
+    for batch in alike(sequences):
         computed = target.streams([sequences[index] for index in batch])
         for layer, streams in computed.items():
             kept = found.setdefault(layer, {})
@@ -66,8 +66,8 @@ def _shard_states(
     return {layer: [kept[index] for index in range(len(sequences))] for layer, kept in found.items()}
 
 
-def _alike(sequences: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Indexes in batches of about ``BATCH_TOKENS`` padded tokens, like lengths together."""
+def alike(sequences: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Indexes of ``sequences`` in batches of about ``BATCH_TOKENS`` padded tokens, like lengths together."""
     batch: list[int] = []
     for index in sorted(range(len(sequences)), key=lambda index: -len(sequences[index])):
         if batch and len(sequences[batch[0]]) * (len(batch) + 1) > BATCH_TOKENS:

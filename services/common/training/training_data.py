@@ -114,7 +114,7 @@ def load_batch(sequences: Sequence[AnsweredPrompt]) -> Batch:
         start += len(sequence)
     return Batch(
         sequences=sequences,
-        tokens=torch.cat([_tokens(sequence.answer) for sequence in sequences]),
+        tokens=torch.cat([read_tokens(sequence.answer) for sequence in sequences]),
         states=torch.cat([_states(sequence) for sequence in sequences]),
         last=torch.cat([_read(sequence.last_path, sequence) for sequence in sequences]),
         lengths=lengths,
@@ -124,7 +124,8 @@ def load_batch(sequences: Sequence[AnsweredPrompt]) -> Batch:
     )
 
 
-def _tokens(answer: Answer) -> Tensor:
+def read_tokens(answer: Answer) -> Tensor:
+    """Of prompt and answer but the last one, after which nothing is known."""
     return torch.cat([torch.from_numpy(answer.prompt), torch.from_numpy(answer.answer)])[:-1].long()
 
 

@@ -10,8 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 from services.common.target_weights import TargetWeights
 from services.common.training.distillation import CHUNK, Guess, Lesson, distil
 from services.common.training.step_trainer import TrainOptions
-from services.common.training.training_data import AnsweredPrompt, Batch
+from services.common.training.training_data import AnsweredPrompt, Batch, read_tokens
 from services.workers.draft_adapter.torch_adapter import DraftHead
+from services.workers.training.draft_model.bridges import choose_sequences, fit_bridges, widen
 from services.workers.training.draft_model.cut import cut_model
 
 PADDED_SHARE = 0.2
@@ -25,8 +26,9 @@ class DraftModelStudent:
         """``layers``: indexes of the target's layers that the draft starts with."""
         torch.manual_seed(options.seed)
         self.module = cut_model(model, layers)
+        widen(self.module)
         self.identity = f"{self.module.config.to_json_string()} {layers}"
-        self._options = options
+        self._model, self._layers, self._options = model, layers, options
         # The draft's LM head is the target's; its final norm learns, so the target's is read once more.
         self._target_head = DraftHead(
             TargetWeights(str(model)).final_norm().float(),
@@ -35,7 +37,9 @@ class DraftModelStudent:
         )
 
     def begin(self, sequences: Sequence[AnsweredPrompt]) -> None:
-        """The target's layers are the start."""
+        """Starts from the target's layers with bridges between them."""
+        tokens = choose_sequences([read_tokens(each.answer) for each in sequences])
+        fit_bridges(self.module, self._model, self._layers, tokens)
 
     def learn(self, batch: Batch) -> Lesson:
         """One forward and backward pass."""

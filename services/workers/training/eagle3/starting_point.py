@@ -22,7 +22,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from services.common.training.ridge import fit_batch, ridge
@@ -35,6 +34,7 @@ from services.workers.training.eagle3.token_codes import (
     slow_pairs,
     token_codes,
 )
+from services.workers.training.linear_units import fit_linear_units
 
 FIT_TOKENS: Final = 40_000
 SAME_TOKEN, SAME_PREVIOUS, SAME_ROW = 18.0, 6.0, 40.0
@@ -42,8 +42,7 @@ SAME_TOKEN, SAME_PREVIOUS, SAME_ROW = 18.0, 6.0, 40.0
 RANDOM_SHARE: Final = 0.2
 """Of their random start that weights keep which the closed form does not set: without it they would stay alike."""
 INVERSE_DAMPING: Final = 0.1
-GATE: Final = 4.0
-"""Of MLP units that pass a number on as it is."""
+"""Of P⁻¹, as a share of the mean square of P's singular values: what P nearly loses is not blown up."""
 CODE_SHARE: Final = 0.1
 """Of the energy of ``fc``'s output that codes have."""
 _PREVIOUS_SHARE: Final = 3
@@ -195,11 +194,7 @@ def _fit_outputs(head: Eagle3Head, hidden: Tensor, mixed: Tensor, wanted: Tensor
     mlp, units = layer.mlp, torch.arange(min(width, layer.mlp.up_proj.out_features))
     for proj in (mlp.gate_proj, mlp.up_proj, mlp.down_proj):
         proj.weight.mul_(RANDOM_SHARE)
-    mlp.gate_proj.weight[units] = GATE * ridge(normed, torch.ones(len(normed), 1))
-    mlp.up_proj.weight[units] = torch.eye(width)[units]
-    made = silu(mlp.gate_proj(normed)) * mlp.up_proj(normed)
-    others = made[:, len(units) :] @ mlp.down_proj.weight[:, len(units) :].T
-    mlp.down_proj.weight[:, units] = ridge(made[:, units], wanted - stream - others)
+    fit_linear_units(mlp, units, torch.ones(width), normed, wanted - stream)
 
 
 def _telling(inputs: Tensor, maps: Sequence[Tensor], sight: Tensor, count: int) -> Tensor:
