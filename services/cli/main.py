@@ -32,6 +32,7 @@ class ForerunGroup(LazyGroup):
         LazyCommand("ledger", "services.cli.ledger", "Show the KV ledger, or check it against the engines."),
         LazyCommand("profile", "services.cli.profile", "Measure each split of a model on the devices here."),
         LazyCommand("plan", "services.cli.plan", "Predict which split of the devices is the fastest, and why."),
+        LazyCommand("certs", "services.cli.certs", "Make and renew certificates for all processes."),
         LazyCommand("models", "services.cli.models", "Fetch and list models."),
         LazyCommand("train", "services.cli.train", "Train what Forerun learns: drafters, choices, lengths."),
         LazyCommand("bench", "services.cli.bench", "Record every expert and depth, and draw what came of it."),

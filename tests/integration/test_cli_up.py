@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import CertificateAuthority
+from services.cli.certificate_authority import CertificateAuthority
 from tests.support.forerun_up import FORERUN, ForerunUp, forerun
 
 pytestmark = pytest.mark.timeout(300)
@@ -196,7 +196,7 @@ def test_mistakes_are_answered_before_anything_starts(tmp_path: Path, config: Pa
 
 
 def test_mutual_tls_on_every_hop_and_a_key_at_the_edge(tmp_path: Path, config: Path) -> None:
-    authority = CertificateAuthority(tmp_path / "certificates")
+    authority = CertificateAuthority.create(tmp_path / "certificates")
     server, client = authority.issue("server"), authority.issue("client")
     config.write_text(
         CONFIG.replace("  tokenizer: false", "  tokenizer: false\n  api_keys: [open-sesame]")

@@ -16,11 +16,11 @@ import grpc.aio
 import pytest
 from forerun.inference.v1 import service_pb2, service_pb2_grpc
 
+from services.cli.certificate_authority import CertificateAuthority
 from services.common.config import ClientTlsConfig, ServerConfig, TlsConfig
 from services.common.errors import ConfigError
 from services.common.metrics import MetricsServer
 from services.common.rpc import aio_channel, channel_options, server_options, sync_channel
-from tests.support.certificates import CertificateAuthority
 from tests.support.probe_service import probe_server
 from tests.support.waiting import eventually
 
@@ -32,11 +32,11 @@ async def ask(channel: grpc.aio.Channel, timeout_s: float = 5.0) -> str:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path)
+    return CertificateAuthority.create(tmp_path)
 
 
 def server_tls(authority: CertificateAuthority, dns_name: str | None = None, *, mutual: bool = True) -> ServerConfig:
-    pair = authority.issue("server", dns_name)
+    pair = authority.issue("server", *([] if dns_name is None else [[dns_name]]))
     tls = TlsConfig(
         cert_file=pair.cert_file, key_file=pair.key_file, ca_file=authority.ca_file, require_client_cert=mutual
     )
@@ -58,7 +58,7 @@ async def test_mutual_tls(authority: CertificateAuthority) -> None:
 async def test_mutual_tls_refuses_clients_without_or_with_a_foreign_certificate(
     authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    stranger = CertificateAuthority(tmp_path / "other", "other-authority").issue("stranger")
+    stranger = CertificateAuthority.create(tmp_path / "other").issue("stranger")
     async with probe_server(server_tls(authority)) as (server, _):
         for pair in ({}, {"cert_file": stranger.cert_file, "key_file": stranger.key_file}):
             async with aio_channel(server.address, ClientTlsConfig(ca_file=authority.ca_file, **pair)) as channel:
@@ -83,7 +83,7 @@ async def test_one_way_tls_takes_clients_without_a_certificate(authority: Certif
 async def test_clients_refuse_servers_of_another_authority_or_name(
     authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    other = CertificateAuthority(tmp_path / "other", "other-authority")
+    other = CertificateAuthority.create(tmp_path / "other")
     config = server_tls(authority, "stage.internal", mutual=False)
     async with probe_server(config) as (server, _):
         for ca_file in (other.ca_file, authority.ca_file):

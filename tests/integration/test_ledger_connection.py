@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from services.cli.certificate_authority import CertificateAuthority
 from services.common.ledger import LedgerUnavailableError, read_ledger
 from tests.integration.ledger_support import eventually, quick, row_that, running_view, running_writer, totals
-from tests.support.certificates import CertificateAuthority
 from tests.support.redis_server import RedisServer
 
 
@@ -131,7 +131,7 @@ def _moved(node: "redis.Redis") -> str:
 
 
 async def test_tls_authenticates_both_ends(redis_server: RedisServer, tmp_path: Path) -> None:
-    ours, theirs = CertificateAuthority(tmp_path / "ours"), CertificateAuthority(tmp_path / "theirs")
+    ours, theirs = CertificateAuthority.create(tmp_path / "ours"), CertificateAuthority.create(tmp_path / "theirs")
     server_pair, client_pair, stranger = ours.issue("redis"), ours.issue("router"), theirs.issue("stranger")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ours.ca_file)
     context.verify_mode = ssl.CERT_REQUIRED

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from services.cli.certificate_authority import CertificateAuthority
 from services.client import ForerunClient
 from services.common.config import ClientTlsConfig, TlsConfig
 from services.common.errors import ConfigError
 from services.common.outcome import Outcome
 from services.router.http_server import HttpServer, bind_http, bound_address
-from tests.support.certificates import CertificateAuthority
 from tests.support.fleet import FAST, Answer, Fleet, endless
 from tests.support.router_process import RouterProcess
 from tests.support.waiting import eventually
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def authority(tmp_path: Path) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path / "certificates")
+    return CertificateAuthority.create(tmp_path / "certificates")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_mutual_tls_from_client_to_replica(fleet: Fleet, authority: Certif
     await eventually(lambda: "replica connected" in router.log, 20)
     async with ForerunClient(router.address, client_tls(authority, "client")) as client:
         assert await Answer(client, sampling=endless(max_tokens=3)).outcome() is Outcome.LENGTH
-    stranger = CertificateAuthority(tmp_path / "strangers", "stranger")
+    stranger = CertificateAuthority.create(tmp_path / "strangers")
     for tls in (
         ClientTlsConfig(ca_file=authority.ca_file),  # no certificate of its own
         client_tls(authority, "other").model_copy(update={"ca_file": stranger.ca_file}),  # does not trust the router
