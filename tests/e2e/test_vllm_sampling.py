@@ -105,7 +105,8 @@ def test_the_options_of_speculation_travel_among_the_extra_arguments() -> None:
         "forerun_profile": "balanced",
     }
     back = from_vllm(params)
-    assert back == options
+    names = ("expert", "draft_tokens", "profile", "extra_args_json")
+    assert [getattr(back, name) for name in names] == [getattr(options, name) for name in names]
     assert from_vllm(to_vllm(SamplingOptions(draft_tokens=0), final_only=False)).draft_tokens == 0
 
 
