@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from services.cli.expert_explanation import explain_choice
 from services.cli.paths import DEFAULT_RUN_DIR
 from services.cli.run_dir import RunDir
 from services.client import Chat, ChatMessage
+from services.common.expert_profiles import ProfileName
 from services.common.types import SamplingOptions, StructuredOutput
 
 command = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -63,7 +64,7 @@ def generate(  # noqa: PLR0913  (one parameter an option)
         int | None, typer.Option(min=0, help="Draft tokens of a block; default: the replica's choice.")
     ] = None,
     profile: Annotated[
-        Literal["speed", "balanced", "efficient"] | None,
+        ProfileName | None,
         typer.Option(help="How much wasted draft tokens count; default: as the router and the replica are configured."),
     ] = None,
     deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="Give up after.")] = None,

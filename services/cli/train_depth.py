@@ -1,16 +1,16 @@
 """``forerun train depth``: the model that chooses experts and draft depths block by block."""
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from services.cli.console import output_console
 from services.cli.errors import reports_errors
+from services.cli.train_options import command_line
 from services.cli.train_progress import train_progress
+from services.common.expert_profiles import ProfileName
 from services.scheduler.apex.training.ablation import Ablation
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def train_depth(
     traces: Annotated[Path, typer.Option(help="Folder of *.parquet with block records.")],
     out: Annotated[Path, typer.Option(help="Folder that the model is written into.")],
     profile: Annotated[
-        Literal["speed", "balanced", "efficient"],
+        ProfileName,
         typer.Option(help="How much wasted draft tokens count in the utility."),
     ] = "speed",
     epochs: Annotated[
@@ -51,7 +51,7 @@ def train_depth(
 
     options = TrainOptions(epochs=epochs, seed=seed, ablations=tuple(without or ()))
     with train_progress() as listen:
-        report = train_depth_model(traces, out, profile, options, shlex.join(["forerun", *sys.argv[1:]]), listen)
+        report = train_depth_model(traces, out, profile, options, command_line(), listen)
     _show(out, report)
 
 

@@ -47,6 +47,7 @@ def train_router(
       forerun train router --model smollm2-135m --grid grid --out models/smollm2-135m/router
     """
     # Here, not above: they load torch, which takes seconds that --help should not.
+    from services.cli.grid.journal import REQUESTS  # noqa: PLC0415
     from services.common.workloads.prompt import SPLITS  # noqa: PLC0415
     from services.common.workloads.store import WORKLOADS, WorkloadStore  # noqa: PLC0415
     from services.router.apex.training.route_training import Target, train_route_model  # noqa: PLC0415
@@ -57,7 +58,7 @@ def train_router(
     target = Target(model, checkpoint_folder(model, cache))
     options = TrainOptions(epochs=epochs, seed=seed)
     with train_progress() as listen:
-        report = train_route_model(grid / "requests.parquet", target, prompts, out, options, command_line(), listen)
+        report = train_route_model(grid / REQUESTS, target, prompts, out, options, command_line(), listen)
     _show(out, report)
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from services.cli.grid.plan import Action
 from services.common.expert import Expert
 from services.router.apex.training.request_table import RequestRow
 
@@ -43,7 +44,7 @@ def speeds(rows: Sequence[RequestRow]) -> dict[str, dict[str, Speed]]:
 
 def setting_name(row: RequestRow) -> str:
     """As in ``ngram-8``."""
-    return f"{row.expert}-{row.depth}" if row.depth else row.expert
+    return Action(Expert(row.expert), row.depth).name
 
 
 def _of_workload(by_prompt: Sequence[Mapping[str, RequestRow]]) -> dict[str, Speed]:
