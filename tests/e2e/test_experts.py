@@ -176,7 +176,10 @@ async def test_a_prompt_found_in_the_cache_has_been_read(
 
 
 @OF_GOOD_DRAFTS
-async def test_every_query_of_the_experts_dashboard_finds_its_series(drafting: BackgroundSystem) -> None:
+async def test_every_query_of_the_experts_dashboard_finds_its_series(
+    client: ForerunClient, drafting: BackgroundSystem, model: Model
+) -> None:
+    await said(client, model.prompts[0], GREEDY)
     series = series_of(json.loads((drafting.run_dir / TARGETS_FILE).read_text()))
     found = {where: finds_nothing(query, series) for where, query in queries() if where.startswith("experts:")}
     assert len(found) > 5

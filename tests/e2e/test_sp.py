@@ -168,7 +168,10 @@ async def test_structured_output_speculates_where_its_mask_can_wait(
     assert speculated == (len(case.layers) == 2)
 
 
-async def test_every_query_of_dashboards_and_alerts_finds_its_series(speculating: BackgroundSystem) -> None:
+async def test_every_query_of_dashboards_and_alerts_finds_its_series(
+    client: ForerunClient, speculating: BackgroundSystem, model: Model
+) -> None:
+    await asyncio.gather(*(said(client, prompt, KINDS["greedy"]) for prompt in model.prompts))
     series = series_of(json.loads((speculating.run_dir / TARGETS_FILE).read_text()))
     assert {
         where: missing
