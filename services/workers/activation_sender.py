@@ -1,6 +1,12 @@
-"""The sending side of the hop to the next stage: one long-lived stream, fed without blocking the model thread."""
+"""The sending side of the hop to the next stage: one long-lived stream, fed without blocking the model thread.
+
+Waking the event loop from the model thread gives it the interpreter's lock for as long as gRPC writes, half a
+millisecond in which the model thread stands still. So a message may also wait for ``flush``, which the loop calls when
+it takes the step's reply, a tenth of a millisecond later.
+"""
 
 import asyncio
+from collections import deque
 
 import grpc.aio
 from forerun.stage.v1 import service_pb2 as pb
@@ -10,26 +16,38 @@ from services.workers.activations import ActivationsLostError
 
 
 class ActivationSender:
-    """Made and closed on the event loop; ``send`` is called from the model thread.
+    """Made, flushed and closed on the event loop; ``send`` is called from the model thread.
 
-    The queue needs no bound of its own: the scheduler keeps at most as many steps in flight as there are stages.
+    The queues need no bound of their own: the scheduler keeps at most as many steps in flight as there are stages.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
+        self._unsent: deque[pb.PushActivationsRequest] = deque()
         self._queue: asyncio.Queue[pb.PushActivationsRequest | None] = asyncio.Queue()
         self._broken: str | None = None
         self._task = asyncio.create_task(self._run())
 
-    def send(self, message: pb.PushActivationsRequest) -> None:
-        """Hands one step's activations on. Raises ``ActivationsLostError`` once the next stage is known to be gone."""
+    def send(self, message: pb.PushActivationsRequest, *, at_once: bool) -> None:
+        """Hands one step's activations on, ``at_once`` or with the next ``flush``, in order.
+
+        Raises ``ActivationsLostError`` once the next stage is known to be gone.
+        """
         if self._broken is not None:
             raise ActivationsLostError(self._broken)
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, message)
+        self._unsent.append(message)
+        if at_once:
+            self._loop.call_soon_threadsafe(self.flush)
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        while self._unsent:
+            self._queue.put_nowait(self._unsent.popleft())
 
     async def close(self, timeout_s: float) -> None:
         """Sends what is queued, ends the stream, closes the channel; bounded."""
+        self.flush()
         self._queue.put_nowait(None)
         await asyncio.wait([self._task], timeout=timeout_s)
         self._task.cancel()

@@ -226,9 +226,13 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         runner: StepRunner,
         plans: AsyncIterator[pb.ExecuteRequest],
     ) -> None:
+        sender = self._sender
         try:
             async for plan in plans:
-                self._replies.put_nowait(self._on_model_thread(runner.run, plan))
+                reply = self._on_model_thread(runner.run, plan)
+                if sender is not None:
+                    reply.add_done_callback(lambda _: sender.flush())
+                self._replies.put_nowait(reply)
         finally:
             self._replies.put_nowait(None)
 
@@ -282,5 +286,5 @@ def _free_address(listen: str) -> str:
         return join_address(host, probe.getsockname()[1])
 
 
-def _send_nowhere(message: pb.PushActivationsRequest) -> None:
+def _send_nowhere(message: pb.PushActivationsRequest, *, at_once: bool) -> None:  # noqa: ARG001  as a sender's
     raise RuntimeError(f"the last stage has no next stage to send step {message.step} to")

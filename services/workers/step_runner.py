@@ -1,13 +1,14 @@
 """Runs step plans on the model thread: wait for activations, forward, hand on, sample, reply.
 
 Order is everything here. Plans come in step order; a plan's forward pass and its sampling stay adjacent; the
-activations leave before anything else is done with the step, so that the next stage starts as early as it can.
+activations leave before drafting, so that the next stage starts as early as it can, and else together with the reply.
 After a failed step the stage answers every further plan with the same error, since its KV cache is behind.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 import torch
@@ -25,6 +26,12 @@ from services.workers.spans import StageSpans
 from services.workers.stage import Stage
 
 _log = structlog.get_logger(__name__)
+
+
+class SendActivations(Protocol):
+    """Hands activations to the next stage without blocking: ``at_once``, or as soon as ``run`` has returned."""
+
+    def __call__(self, message: pb.PushActivationsRequest, *, at_once: bool) -> None: ...
 
 
 @dataclass
@@ -65,14 +72,14 @@ class _Unsampled:
 
 
 class StepRunner:
-    """Not thread-safe: lives on the model thread. ``send`` hands activations to the next stage without blocking."""
+    """Not thread-safe: lives on the model thread."""
 
     def __init__(
         self,
         stage: Stage,
         generation: int,
         inbox: ActivationInbox,
-        send: Callable[[pb.PushActivationsRequest], None],
+        send: SendActivations,
         metrics: StageMetrics,
         spans: StageSpans,
         activation_timeout_s: float,
@@ -162,7 +169,8 @@ class StepRunner:
             message.tensors.extend(activations.to_proto(output))
         if self._stage.speculation is not None:
             message.speculated.CopyFrom(self._stage.speculation.rows(plan))
-        self._send(message)
+        # The next stage must not wait for drafts.
+        self._send(message, at_once=self._stage.place.is_first and self._stage.speculation is not None)
 
     def _forward(
         self, plan: SchedulerOutput, received: pb.PushActivationsRequest | None, clock: _Clock
@@ -248,4 +256,5 @@ class StepRunner:
 
     def _poison_next_stage(self, step: int) -> None:
         if not self._stage.place.is_last:
-            self._send(pb.PushActivationsRequest(step=step, generation=self._generation, error=self._failure))
+            message = pb.PushActivationsRequest(step=step, generation=self._generation, error=self._failure)
+            self._send(message, at_once=True)

@@ -25,7 +25,7 @@ WAIT_S = 0.02
 
 def make_runner(stage: Any, registry: CollectorRegistry) -> StepRunner:
     metrics, spans = StageMetrics(registry), StageSpans(NoOpTracer(), 0, 0)
-    return StepRunner(stage, 1, ActivationInbox(), lambda _: None, metrics, spans, 1.0)
+    return StepRunner(stage, 1, ActivationInbox(), lambda message, *, at_once: None, metrics, spans, 1.0)
 
 
 def make_stage(**changes: Any) -> Any:
