@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.systems import forerun_config
-from services.cli.grid.plan import PLAIN, actions_of
+from services.cli.grid.plan import actions_of
 from services.common.expert import Expert
+from services.common.expert_action import PLAIN
 
 FIXED = "fixed"
 PROFILES = {"s": "speed", "b": "balanced", "e": "efficient"}

@@ -9,7 +9,6 @@ A plan waits for ``sample_tokens`` so that plan and grammar travel in one messag
 on its own. The engine blocks on futures, never spins.
 """
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -23,17 +22,13 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, DraftTokenIds, ModelRunnerOutput
 
 from services.common import vllm_codec, vllm_setup_codec
-from services.common.errors import ConfigError
-from services.common.fingerprint import fingerprint
 from services.common.logs import setup_logging
 from services.common.process import die_with_parent
-from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
 from services.scheduler.engine_core_settings import EngineCoreSettings
 from services.scheduler.pending_step import PendingDrafts, PendingStep
-from services.scheduler.stage_links import StageLinkOptions, StageLinks, StageLostError
+from services.scheduler.stage_links import StageLinks, StageLostError
+from services.scheduler.vllm_stage_setup import configure_requests, link_options, refuse_unsupported
 
-_CONNECT_TIMEOUT_S = 120.0
-_CALL_TIMEOUT_S = 900.0
 _WATCH_INTERVAL_S = 1.0
 
 _METHODS: dict[str, "pb.WorkerMethod.ValueType"] = {
@@ -69,7 +64,7 @@ class GrpcExecutor(Executor):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._settings = EngineCoreSettings.from_additional_config(self.vllm_config.additional_config)
         setup_logging("engine-core", self._settings.telemetry)
-        self._refuse_unsupported()
+        refuse_unsupported(self._settings, self.vllm_config)
         self._step = 0
         self._latest: SchedulerOutput | None = None
         """The step that drafts would follow."""
@@ -83,7 +78,7 @@ class GrpcExecutor(Executor):
         self._on_failure: Callable[[], None] | None = None
         addresses = [address for ranks in self._settings.stages for address in ranks]
         self._output_rank = len(addresses) - len(self._settings.stages[-1])
-        self._links = StageLinks(addresses, self._link_options(), self._on_reply, self._fail)
+        self._links = StageLinks(addresses, link_options(self._settings), self._on_reply, self._fail)
         try:
             self._configure()
             self._call_all(pb.WORKER_METHOD_LOAD, [[] for _ in addresses])
@@ -273,47 +268,8 @@ class GrpcExecutor(Executor):
             raise self._failure
 
     def _configure(self) -> None:
-        settings, config = self._settings, self.vllm_config
-        own = fingerprint(
-            settings.engine_args_json, config.model_config.hf_config.to_json_string(use_diff=False), vllm_version()
-        )
-        requests = [
-            pb.ConfigureRequest(
-                protocol_version=STAGE_PROTOCOL_VERSION,
-                generation=settings.generation,
-                pipeline_rank=pipeline_rank,
-                tensor_rank=tensor_rank,
-                pipeline_stages=len(settings.stages),
-                tensor_parallel_ranks=len(ranks),
-                engine_args_json=settings.engine_args_json,
-                fingerprint=own,
-                rendezvous_address=settings.rendezvous,
-                next_stage_address=self._next_stage_address(pipeline_rank, tensor_rank),
-                forerun_version=FORERUN_VERSION,
-                vllm_version=vllm_version(),
-                replica_id=settings.replica_id,
-                layer_partition=settings.layer_partition,
-                embedding_on_host=settings.embedding == "host",
-                predictor_address="" if settings.predictor is None else settings.predictor.address,
-                predictor_layer=0 if settings.predictor is None else settings.predictor.layer,
-                draft_adapter="" if settings.speculation is None else str(settings.speculation.draft_adapter),
-            )
-            for pipeline_rank, ranks in enumerate(settings.stages)
-            for tensor_rank in range(len(ranks))
-        ]
-        for rank, response in enumerate(self._links.configure(requests)):
+        for rank, response in enumerate(self._links.configure(configure_requests(self._settings, self.vllm_config))):
             _log.info("stage_configured", rank=rank, device=response.device, process=response.process_id)
-
-    def _check_partition(self) -> None:
-        partition, layers = self._settings.layer_partition, self.vllm_config.model_config.get_total_num_hidden_layers()
-        if partition and (len(partition) != len(self._settings.stages) or sum(partition) != layers):
-            raise ConfigError(
-                f"layer_partition: {partition} must name {len(self._settings.stages)} stages' layers, {layers} in all"
-            )
-
-    def _next_stage_address(self, pipeline_rank: int, tensor_rank: int) -> str:
-        following = self._settings.stages[pipeline_rank + 1 :]
-        return following[0][tensor_rank] if following else ""
 
     def _call_all(self, method: "pb.WorkerMethod.ValueType", arguments: list[list[Any]]) -> list[Any]:
         requests = [
@@ -323,36 +279,6 @@ class GrpcExecutor(Executor):
             for each in arguments
         ]
         return [vllm_setup_codec.decode_setup(result) for result in self._links.call(requests)]
-
-    def _link_options(self) -> StageLinkOptions:
-        settings = self._settings
-        return StageLinkOptions(
-            tls=settings.stage_tls,
-            allow_plaintext=settings.stage_allow_plaintext,
-            max_message_bytes=settings.max_message_bytes,
-            connect_timeout_s=_CONNECT_TIMEOUT_S,
-            call_timeout_s=_CALL_TIMEOUT_S,
-        )
-
-    def _refuse_unsupported(self) -> None:
-        """Features that stages do not carry are refused by name at start, not in the middle of a step."""
-        config = self.vllm_config
-        refused = {
-            "async_scheduling with several stages": config.scheduler_config.async_scheduling
-            and config.parallel_config.pipeline_parallel_size > 1,
-            "enable_lora": config.lora_config is not None,
-            "kv_transfer_config": config.kv_transfer_config is not None,
-            "enable_prompt_embeds": config.model_config.enable_prompt_embeds,
-            "runner: pooling": config.model_config.runner_type == "pooling",
-            "data_parallel_size > 1": config.parallel_config.data_parallel_size > 1,
-        }
-        named = [name for name, used in refused.items() if used]
-        if named:
-            raise ConfigError(f"engine_args: stages do not support {', '.join(named)}")
-        shape = [config.parallel_config.tensor_parallel_size] * config.parallel_config.pipeline_parallel_size
-        if [len(ranks) for ranks in self._settings.stages] != shape:
-            raise ConfigError(f"stages: {json.dumps(self._settings.stages)} is not {shape} as the engine arguments say")
-        self._check_partition()
 
 
 def _resolved(value: Any, non_block: bool) -> Any:

@@ -26,13 +26,14 @@ from services.cli.units import UnitKind
 from services.client import ForerunClient, Started
 from services.common.errors import RequestEndedError
 from services.common.expert import Expert
+from services.common.expert_action import Action
 from services.common.outcome import Outcome
 from services.common.types import Finished, SamplingOptions
 from services.workers.vllm_cpu_kernels import expand
 from tests.e2e.asking import BLOCKS, GREEDY, Answers, Model, everything, said, tiny_model
 from tests.support.monitoring import finds_nothing, queries, series_of
 from tests.support.small_eagle3 import write_random_eagle3
-from tests.support.small_route_net import action, write_route_net
+from tests.support.small_route_net import write_route_net
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -102,7 +103,7 @@ def drafting(
         experts={"drafter": drafter, "ngram": {"shortest_match": 1, "longest_match": 4}},
     )
     config["router"]["http_listen"] = "127.0.0.1:0"
-    likes = {action(case.neural, 2): (1.4, 0.5), action(Expert.NGRAM, 3): (1.2, 0.1)}
+    likes = {Action(case.neural, 2): (1.4, 0.5), Action(Expert.NGRAM, 3): (1.2, 0.1)}
     route_model = write_route_net(
         tmp_path_factory.mktemp("router"), likes, json.loads((model.path / "config.json").read_text())["vocab_size"]
     )

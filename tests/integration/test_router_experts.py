@@ -9,6 +9,7 @@ import pytest
 from services.client import ForerunClient, Started
 from services.common import trace_names as names
 from services.common.expert import Expert
+from services.common.expert_action import Action
 from services.common.trace_store import StoredSpan, read_trace
 from services.common.types import ExpertChoice, Finished, SamplingOptions
 from services.router.apex.expert_router import RouteReason
@@ -16,10 +17,10 @@ from services.router.apex.route_net import WEIGHTS_NAME
 from tests.support.fleet import FAST, PROMPT, Fleet
 from tests.support.router_process import RouterProcess
 from tests.support.scheduler_process import SchedulerProcess
-from tests.support.small_route_net import action, write_route_net
+from tests.support.small_route_net import write_route_net
 from tests.support.waiting import eventually
 
-OUTCOMES = {action(Expert.NGRAM, 2): (1.2, 0.1), action(Expert.EAGLE3, 4): (1.5, 2.0)}
+OUTCOMES = {Action(Expert.NGRAM, 2): (1.2, 0.1), Action(Expert.EAGLE3, 4): (1.5, 2.0)}
 EAGLE = {"drafter": {"kind": "eagle3", "model": "somewhere"}}
 
 

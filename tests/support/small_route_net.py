@@ -5,16 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from services.common.expert import Expert
+from services.common.expert_action import PLAIN, Action
 from services.router.apex.prompt_features import SCALARS, feature_count
 from services.router.apex.route_net import RouteNet, save_route_net, weight_shapes
-from services.router.apex.route_net_config import PLAIN, Action, RouteNetConfig
+from services.router.apex.route_net_config import RouteNetConfig
 
 EMBEDDING_WIDTH = 2
-
-
-def action(expert: Expert, depth: int) -> Action:
-    return Action(expert=expert, depth=depth)
 
 
 def _parts(

@@ -10,26 +10,10 @@ from itertools import chain, zip_longest
 from random import Random
 
 from services.common.expert import Expert
+from services.common.expert_action import PLAIN, Action
 from services.common.training.prompt import stable_hash
 from services.common.workloads.prompt import WorkloadPrompt
 from services.router.apex.training.request_table import Key
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What a request is pinned to."""
-
-    expert: Expert
-    depth: int
-    """Draft tokens of a block; 0 exactly with ``Expert.PLAIN``."""
-
-    @property
-    def name(self) -> str:
-        """As in ``ngram-8``."""
-        return f"{self.expert.value}-{self.depth}" if self.depth else self.expert.value
-
-
-PLAIN = Action(Expert.PLAIN, 0)
 
 
 @dataclass(frozen=True, slots=True)

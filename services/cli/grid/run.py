@@ -9,9 +9,10 @@ from typing import Protocol
 
 from services.cli.grid.asking import Answered, ask
 from services.cli.grid.journal import Journal
-from services.cli.grid.plan import Action, Job
+from services.cli.grid.plan import Job
 from services.cli.grid.recording import joined
 from services.client import ForerunClient
+from services.common.expert_action import Action
 from services.common.training.progress import Listener
 from services.common.workloads.prompt import WorkloadPrompt
 from services.router.apex.training.request_table import RequestRow

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.cli.grid.plan import Action
 from services.common.expert import Expert
+from services.common.expert_action import Action
 from services.router.apex.training.request_table import RequestRow
 
 ORACLE = "oracle"

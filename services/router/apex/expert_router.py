@@ -10,12 +10,12 @@ import structlog
 from numpy.typing import NDArray
 
 from services.common.expert import Expert
+from services.common.expert_action import Action
 from services.common.expert_profiles import PROFILES, ProfileName
 from services.common.types import ExpertChoice, ReplicaInfo, RoutedExpert, SamplingOptions, ScoredExpert, Submission
 from services.common.validation import effective_max_tokens
 from services.router.apex.prompt_features import prompt_features
 from services.router.apex.route_net import RouteNet, RouteOutlook
-from services.router.apex.route_net_config import Action
 
 _log = structlog.get_logger(__name__)
 

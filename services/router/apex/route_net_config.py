@@ -2,29 +2,11 @@
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
-from services.common.expert import DEPTHS, Expert
+from services.common.expert_action import PLAIN, Action
 from services.common.net_files import NetConfig
 from services.router.apex.prompt_features import FEATURES_VERSION, SCALARS
-
-
-class Action(BaseModel):
-    """An expert and the depth of the first block."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    expert: Expert
-    depth: int = Field(ge=0, le=DEPTHS[-1])
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.depth == 0) != (self.expert is Expert.PLAIN):
-            raise ValueError("depth must be 0 for plain, and more for everybody else")
-        return self
-
-
-PLAIN: Action = Action(expert=Expert.PLAIN, depth=0)
 
 
 class RouteNetConfig(NetConfig):

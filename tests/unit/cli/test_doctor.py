@@ -24,7 +24,8 @@ from services.cli.doctor.system_checks import check_model, check_parts, check_po
 from services.cli.local_config import LocalConfig
 from services.cli.model_store import ModelStore
 from services.common.expert import Expert
-from tests.support.small_route_net import action, write_route_net
+from services.common.expert_action import Action
+from tests.support.small_route_net import write_route_net
 from tests.support.tiny_model import write_tiny_model
 
 
@@ -118,7 +119,7 @@ def test_the_models_files(tmp_path: Path) -> None:
 
 
 def test_trained_parts(tmp_path: Path) -> None:
-    model = write_route_net(tmp_path / "router", {action(Expert.NGRAM, 2): (1.2, 0.1)}, 100)
+    model = write_route_net(tmp_path / "router", {Action(Expert.NGRAM, 2): (1.2, 0.1)}, 100)
     named = config(
         router={"experts": {"model": str(model)}},
         replicas=[

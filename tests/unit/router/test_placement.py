@@ -10,6 +10,7 @@ from opentelemetry import trace
 
 from services.common.errors import RequestEndedError
 from services.common.expert import Expert
+from services.common.expert_action import Action
 from services.common.outcome import Outcome
 from services.common.types import ReplicaState, SamplingOptions, Submission
 from services.router.apex.expert_router import ExpertRouter
@@ -24,7 +25,7 @@ from tests.support.router_fakes import (
     ledger_replica,
     replica_info,
 )
-from tests.support.small_route_net import action, route_net
+from tests.support.small_route_net import route_net
 
 SUBMISSION = Submission("x", tuple(range(32)), SamplingOptions(max_tokens=32))
 """Four blocks of 16."""
@@ -164,7 +165,7 @@ async def test_only_replicas_with_the_chosen_expert_are_drawn() -> None:
     pool = FakePool(
         FakeSession("bare"), *(FakeSession(name, experts=has, deepest_draft_tokens=8) for name, has in kinds.items())
     )
-    net = route_net({action(Expert.NGRAM, 2): (1.2, 0.1), action(Expert.EAGLE3, 4): (1.5, 2.0)})
+    net = route_net({Action(Expert.NGRAM, 2): (1.2, 0.1), Action(Expert.EAGLE3, 4): (1.5, 2.0)})
     placement = build_call(pool, experts=ExpertRouter(net)).placement
     for tried, expected in (((), "eagle"), (("eagle",), "lookup")):
         placed = await placement.place(SUBMISSION, "tiny", tried, trace.INVALID_SPAN)

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from services.common.training.early_stopping import Course
 from services.common.version import versions
 from services.router.apex.route_net_config import RouteNetConfig
 from services.router.apex.training.report import Report
-from services.router.apex.training.trainer import Course, TrainOptions
+from services.router.apex.training.trainer import TrainOptions
 
 REPORT_NAME, CARD_NAME, PROVENANCE_NAME = "report.json", "README.md", "provenance.json"
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from services.common.errors import ConfigError
 from services.common.expert import Expert
+from services.common.expert_action import PLAIN, Action
 from services.common.training.prompt import stable_hash
 from services.router.apex.route_net import OUTCOMES
-from services.router.apex.route_net_config import PLAIN, Action
 from services.router.apex.training.request_table import RequestRow
 
 VALIDATION_PERCENT: Final = 15
@@ -98,7 +98,7 @@ def _is_drawn(prompt_id: str) -> bool:
 
 
 def _action(row: RequestRow) -> Action:
-    return Action(expert=Expert(row.expert), depth=row.depth)
+    return Action(Expert(row.expert), row.depth)
 
 
 def _speed(rows: Sequence[RequestRow]) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from services.common.expert_action import Action
 from services.common.expert_profiles import PROFILES
 from services.router.apex.route_net import RouteNet, utility
-from services.router.apex.route_net_config import Action
 from services.router.apex.training.examples import Floats, RouteExamples
 
 

@@ -1,8 +1,7 @@
 """Trains a route model; stops when validation gets no better."""
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
+from services.common.training.early_stopping import Course, Limits, train_until_no_better
 from services.router.apex.route_net import CLIP, OUTCOMES
 
 LOG_SPEEDUP = OUTCOMES.index("log_speedup")
@@ -37,18 +37,6 @@ class TrainOptions:
     ranking_scale: float = 0.1
     """Difference of log speedups that counts as one in that loss."""
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """How a training went."""
-
-    epochs: int
-    """That were run."""
-    best_epoch: int
-    """From 1; whose weights were kept."""
-    validation_loss: float
-    """Of that one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,22 +109,20 @@ def train(
         torch.manual_seed(options.seed)
         net = TorchRouteNet(lesson, options.width, options.dropout)
         optimizer = torch.optim.AdamW(net.parameters(), options.learning_rate, weight_decay=options.weight_decay)
-        best, course = copy.deepcopy(net.state_dict()), Course(0, 0, float("inf"))
-        for epoch in range(1, options.epochs + 1):
+
+        def run_epoch(_: int) -> None:
             net.train()
             optimizer.zero_grad(set_to_none=True)
             route_loss(net, lesson, options).backward()
             optimizer.step()
+
+        def validation_loss() -> float:
             net.eval()
             with torch.inference_mode():
-                loss = float(route_loss(net, validation, options))
-            course = replace(course, epochs=epoch)
-            if loss < course.validation_loss:
-                best, course = copy.deepcopy(net.state_dict()), Course(epoch, epoch, loss)
-            on_epoch(epoch, loss)
-            if epoch - course.best_epoch >= options.patience:
-                break
-    net.load_state_dict(best)
+                return float(route_loss(net, validation, options))
+
+        limits = Limits(options.epochs, options.patience)
+        course = train_until_no_better(net, run_epoch, validation_loss, limits, on_epoch)
     return net, course
 
 

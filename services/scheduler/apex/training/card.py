@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from services.common.file_digest import file_digest
+from services.common.training.early_stopping import Course
 from services.common.version import versions
 from services.scheduler.apex.block_table import BlockTable
 from services.scheduler.apex.depth_net_config import DepthNetConfig
 from services.scheduler.apex.training.report import Report
-from services.scheduler.apex.training.trainer import Course, TrainOptions
+from services.scheduler.apex.training.trainer import TrainOptions
 
 REPORT_NAME, CARD_NAME, PROVENANCE_NAME = "report.json", "README.md", "provenance.json"
 _PACKAGES = ("torch", "safetensors", "numpy", "pyarrow")

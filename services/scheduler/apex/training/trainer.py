@@ -1,6 +1,5 @@
 """Trains a depth model; stops when validation gets no better."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -8,6 +7,7 @@ from typing import Self
 import numpy as np
 import torch
 
+from services.common.training.early_stopping import Course, Limits, train_until_no_better
 from services.scheduler.apex.training.ablation import Ablation
 from services.scheduler.apex.training.examples import Examples
 from services.scheduler.apex.training.losses import LossWeights, depth_loss
@@ -48,18 +48,6 @@ class TrainOptions:
         return replace(self, weights=weights)
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """How a training went."""
-
-    epochs: int
-    """That were run."""
-    best_epoch: int
-    """From 1; whose weights were kept."""
-    validation_loss: float
-    """Of that one."""
-
-
 def train(
     examples: Examples, validation: Examples, options: TrainOptions, on_epoch: Callable[[int, float], None]
 ) -> tuple[TorchDepthNet, Course]:
@@ -77,18 +65,18 @@ def train(
         net = TorchDepthNet(options.width, options.depth_width, options.without)
     net.standardise(examples.features, examples.outcomes)
     optimizer = torch.optim.AdamW(net.parameters(), options.learning_rate, weight_decay=options.weight_decay)
-    best, course = copy.deepcopy(net.state_dict()), Course(0, 0, float("inf"))
-    for epoch in range(1, options.epochs + 1):
-        _epoch(net, optimizer, examples, options, epoch)
+
+    def validation_loss() -> float:
         with torch.inference_mode():
-            loss = float(_loss(net, validation, options.weights))
-        course = replace(course, epochs=epoch)
-        if loss < course.validation_loss:
-            best, course = copy.deepcopy(net.state_dict()), Course(epoch, epoch, loss)
-        on_epoch(epoch, loss)
-        if epoch - course.best_epoch >= options.patience:
-            break
-    net.load_state_dict(best)
+            return float(_loss(net, validation, options.weights))
+
+    course = train_until_no_better(
+        net,
+        lambda epoch: _epoch(net, optimizer, examples, options, epoch),
+        validation_loss,
+        Limits(options.epochs, options.patience),
+        on_epoch,
+    )
     return net, course
 
 

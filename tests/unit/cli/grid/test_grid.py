@@ -11,13 +11,14 @@ import pytest
 from services.cli.errors import CliError
 from services.cli.grid.asking import Answered
 from services.cli.grid.journal import Journal, labelled
-from services.cli.grid.plan import PLAIN, Action, Job, actions_of, interleaved, jobs
+from services.cli.grid.plan import Job, actions_of, interleaved, jobs
 from services.cli.grid.recording import Recording
 from services.cli.grid.run import WARM_UP_TOKENS, GridRun
 from services.cli.grid.system import engine_arguments, experts_of, grid_system
 from services.common.config import ConfigModel
 from services.common.errors import ConfigError, RequestEndedError
 from services.common.expert import DEPTHS, Expert
+from services.common.expert_action import PLAIN, Action
 from services.common.outcome import Outcome
 from services.common.training.prompt import Message
 from services.common.workloads.prompt import WorkloadPrompt

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.expert import Expert
+from services.common.expert_action import Action
 from services.common.types import ExpertChoice, RoutedExpert, SamplingOptions, Submission
 from services.router.apex.expert_router import ExpertRouter, RouteReason
 from services.router.apex.route_net import RouteNet
 from tests.support.router_fakes import replica_info
-from tests.support.small_route_net import action, route_net
+from tests.support.small_route_net import route_net
 
-NGRAM_2, NGRAM_8 = action(Expert.NGRAM, 2), action(Expert.NGRAM, 8)
-EAGLE_2, EAGLE_8 = action(Expert.EAGLE3, 2), action(Expert.EAGLE3, 8)
+NGRAM_2, NGRAM_8 = Action(Expert.NGRAM, 2), Action(Expert.NGRAM, 8)
+EAGLE_2, EAGLE_8 = Action(Expert.EAGLE3, 2), Action(Expert.EAGLE3, 8)
 OUTCOMES = {NGRAM_2: (1.2, 0.2), NGRAM_8: (1.5, 4.0), EAGLE_2: (1.4, 0.8), EAGLE_8: (1.1, 5.0)}
 NGRAM_ONLY = replica_info("a", experts=("plain", "ngram"), deepest_draft_tokens=16)
 EAGLE = replica_info("b", experts=("plain", "ngram", "eagle3"), deepest_draft_tokens=16)

@@ -11,12 +11,12 @@ import pytest
 
 from services.common.errors import ConfigError
 from services.common.expert import Expert
+from services.common.expert_action import PLAIN
 from services.common.training.prompt import Message
 from services.common.types import SamplingOptions
 from services.common.workloads.prompt import WorkloadPrompt
 from services.router.apex.prompt_features import prompt_features
 from services.router.apex.route_net import WEIGHTS_NAME, load_route_net
-from services.router.apex.route_net_config import PLAIN
 from services.router.apex.training.examples import RouteExamples, actions_of, split
 from services.router.apex.training.request_table import RequestRow, write_requests
 from services.router.apex.training.route_training import Target, train_route_model
