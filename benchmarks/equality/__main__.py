@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +26,8 @@ from services.cli.background import BackgroundSystem
 from services.client.client import ForerunClient
 
 AT_A_TIME = 8
+OTHER_BATCHES = (2, 4)
+"""At which plain vLLM is compared with itself, too."""
 STAGES = (1, 2)
 SEEDS = (7, 8)
 PROMPTS = {"float32": 100, "bfloat16": 100}
@@ -57,9 +60,15 @@ def _compare(model: Path, dtype: str, prompts: Texts, tokens: int) -> dict[str, 
     console.print(f"{dtype}: plain vLLM")
     args = engine_args(model, dtype, enable_prefix_caching=False)
     with PlainVllm(args, THREADS_OF_BOTH_CORES, [0, 1]) as plain:
-        alone = [answer.tokens for answer in plain.generate(prompts, tokens, one_by_one=True)]
-        together = [answer.tokens for group in _groups(prompts) for answer in plain.generate(group, tokens)]
-    figures = {f"{dtype}_plain_vllm_self_differing": _differing(alone, together)}
+        by_batch = {
+            size: [answer.tokens for group in _groups(prompts, size) for answer in plain.generate(group, tokens)]
+            for size in (1, *OTHER_BATCHES, AT_A_TIME)
+        }
+    alone, together = by_batch[1], by_batch[AT_A_TIME]
+    figures = {
+        f"{dtype}_plain_vllm_self_differing_{one}_{other}": _differing(by_batch[one], by_batch[other])
+        for one, other in combinations(by_batch, 2)
+    }
     for stages in STAGES:
         console.print(f"{dtype}: Forerun, {stages} stage(s)")
         ours_alone, ours_together, seeded = asyncio.run(_forerun(model, dtype, stages, prompts, tokens))
@@ -91,8 +100,8 @@ async def _forerun(
     return alone, together, seeded
 
 
-def _groups(prompts: Texts) -> list[Texts]:
-    return [prompts[start : start + AT_A_TIME] for start in range(0, len(prompts), AT_A_TIME)]
+def _groups(prompts: Texts, size: int = AT_A_TIME) -> list[Texts]:
+    return [prompts[start : start + size] for start in range(0, len(prompts), size)]
 
 
 def _differing(expected: Sequence[list[int]], actual: Sequence[list[int]]) -> Figure:

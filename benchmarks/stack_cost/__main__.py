@@ -1,4 +1,4 @@
-"""``python -m benchmarks.stack_cost``: the processor time of a step outside the model, by process and batch size.
+"""``python -m benchmarks.stack_cost``: the processor time of a step outside the model, and the time to a first token.
 
 Two stages over synthetic devices, which sleep in the model's place, so that all that is left is the stack's own work.
 Processor time, unlike wall time, hardly changes with what else runs on the machine.
@@ -27,7 +27,10 @@ from services.client.client import ForerunClient
 
 ROWS = (1, 8, 32)
 """Requests in each step; two micro-batches of them are in flight."""
+STAGES = 2
 DEVICE_MS = 20.0
+ALONE = 12
+"""Requests one after another."""
 SETTLE_S, WINDOW_S = 1.0, 3.0
 TOKENS = 350
 """More than a window takes."""
@@ -57,6 +60,8 @@ async def _measure(model: Path, rounds: int, values: Values, advance: Callable[[
         processes = _processes(system)
         async with ForerunClient(system.state.router_grpc) as client:
             await generate(client, prompts, 4)
+            for _ in range(rounds):
+                values["first_token_ms"].append(await _first_token_ms(client, prompts))
             for rows in ROWS:
                 for _ in range(rounds):
                     running = asyncio.create_task(generate(client, prompts[: 2 * rows], TOKENS))
@@ -66,6 +71,12 @@ async def _measure(model: Path, rounds: int, values: Values, advance: Callable[[
                     running.cancel()
                     await asyncio.wait([running])
                     advance()
+
+
+async def _first_token_ms(client: ForerunClient, prompts: list[list[int]]) -> float:
+    """Of one request on an idle system whose prefix is cached, without the time of the devices."""
+    answers = await generate(client, prompts[:ALONE], 1, one_by_one=True)
+    return 1000 * statistics.median(each.times[0] - each.started for each in answers) - STAGES * DEVICE_MS
 
 
 async def _window(system: BackgroundSystem, processes: dict[int, str]) -> dict[str, float]:
@@ -103,7 +114,7 @@ def _children(process_id: int) -> list[psutil.Process]:
 
 
 def _config(model: Path) -> dict[str, object]:
-    config = forerun_config(model, 2, "float32", enable_prefix_caching=True)
+    config = forerun_config(model, STAGES, "float32", enable_prefix_caching=True)
     device = {"step": {"rows": [1, 1000], "ms": [DEVICE_MS, DEVICE_MS]}}
     config["replicas"][0] |= {"cores": "all", "stage": {"synthetic": device}}
     return config
