@@ -54,14 +54,15 @@ def connect_to(
         CliError: the options contradict each other, or nothing runs there.
     """
     key = api_key or os.environ.get(API_KEY_VARIABLE) or None
-    tls = _tls(ca_file, cert_file, key_file)
+    tls = tls_of(ca_file, cert_file, key_file)
     if router is not None:
         return Connection(router, tls, key)
     state = run.read_state()
     return Connection(state.router_grpc, tls or state.tls, key)
 
 
-def _tls(ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> ClientTlsConfig | None:
+def tls_of(ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> ClientTlsConfig | None:
+    """What the three options name. Raises ``CliError`` when they do not belong together."""
     if ca_file is None:
         if cert_file or key_file:
             raise CliError("--cert-file and --key-file need --ca-file")

@@ -28,6 +28,7 @@ class ForerunGroup(LazyGroup):
         LazyCommand("doctor", "services.cli.doctor.command", "Check what a start depends on, and say the fix."),
         LazyCommand("generate", "services.cli.generate", "Send a prompt and stream the answer."),
         LazyCommand("status", "services.cli.status", "Show what runs and whether it is well."),
+        LazyCommand("health", "services.cli.health", "Ask one server for its health; exits with 0 when it serves."),
         LazyCommand("trace", "services.cli.trace", "Draw one request's trace as a tree."),
         LazyCommand("ledger", "services.cli.ledger", "Show the KV ledger, or check it against the engines."),
         LazyCommand("profile", "services.cli.profile", "Measure each split of a model on the devices here."),

@@ -29,8 +29,8 @@ def test_help_lists_every_command_without_importing_one() -> None:
 PAGES = [
     page.split()
     for page in (
-        "up", "doctor", "generate", "status", "trace", "ledger show", "ledger check", "profile", "plan", "certs",
-        "models get", "models list", "train adapter", "train predictor", "train eagle3", "train draft", "train depth",
+        "up", "doctor", "generate", "status", "health", "trace", "ledger show", "ledger check", "profile", "plan",
+        "certs", "models get", "models list", "train adapter", "train predictor", "train eagle3", "train draft", "train depth",
         "train router", "bench grid", "bench report", "version",
     )
 ]  # fmt: skip
