@@ -30,8 +30,8 @@ PAGES = [
     page.split()
     for page in (
         "up", "doctor", "generate", "status", "health", "trace", "ledger show", "ledger check", "profile", "plan",
-        "certs", "models get", "models list", "train adapter", "train predictor", "train eagle3", "train draft", "train depth",
-        "train router", "bench grid", "bench report", "version",
+        "certs", "models get", "models list", "train adapter", "train predictor", "train eagle3", "train draft",
+        "train depth", "train router", "bench grid", "bench report", "version",
     )
 ]  # fmt: skip
 
