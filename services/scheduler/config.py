@@ -98,7 +98,7 @@ class SchedulerConfig(ConfigModel):
     stage_allow_plaintext: bool = False
     """True: plain text to stages on other machines too."""
     rendezvous: Address | None = None
-    """host:port of torch.distributed on the first stage's machine. Null: the first stage's host and a free port."""
+    """host:port of torch.distributed on the first stage's machine. Null: the host in ``stages`` and a free port."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """vLLM engine arguments by their EngineArgs field names, for example max_num_seqs, max_model_len, dtype."""
     engine_metrics_listen: Address | None = None

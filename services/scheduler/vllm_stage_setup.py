@@ -8,6 +8,7 @@ import json
 from forerun.stage.v1 import service_pb2 as pb
 from vllm.config import VllmConfig
 
+from services.common.address import join_address, split_address
 from services.common.errors import ConfigError
 from services.common.fingerprint import fingerprint
 from services.common.version import FORERUN_VERSION, STAGE_PROTOCOL_VERSION, vllm_version
@@ -31,6 +32,8 @@ def link_options(settings: EngineCoreSettings) -> StageLinkOptions:
 
 def configure_requests(settings: EngineCoreSettings, config: VllmConfig) -> list[pb.ConfigureRequest]:
     """One for each rank, pipeline-major."""
+    # The name by which we reach the first stage, since it may listen on all addresses; it chooses the port.
+    rendezvous = settings.rendezvous or join_address(split_address(settings.stages[0][0])[0], 0)
     own = fingerprint(
         settings.engine_args_json, config.model_config.hf_config.to_json_string(use_diff=False), vllm_version()
     )
@@ -44,7 +47,7 @@ def configure_requests(settings: EngineCoreSettings, config: VllmConfig) -> list
             tensor_parallel_ranks=len(ranks),
             engine_args_json=settings.engine_args_json,
             fingerprint=own,
-            rendezvous_address=settings.rendezvous,
+            rendezvous_address=rendezvous,
             next_stage_address=_next_stage_address(settings, pipeline_rank, tensor_rank),
             forerun_version=FORERUN_VERSION,
             vllm_version=vllm_version(),

@@ -80,8 +80,8 @@ class StageServicer(service_pb2_grpc.StageServiceServicer):
         if differing := _differing_versions(request):
             await _refuse(context, differing)
         self._configured = request
-        if not request.rendezvous_address:
-            request.rendezvous_address = _free_address(self._config.server.listen)
+        own_host, _ = split_address(self._config.server.listen)
+        request.rendezvous_address = _with_free_port(request.rendezvous_address or join_address(own_host, 0))
         try:
             stage = await self._on_model_thread(self._build_stage, place_from_proto(request), request.engine_args_json)
         except Exception as error:  # noqa: BLE001  vLLM raises anything for bad arguments; the scheduler must be told
@@ -278,11 +278,13 @@ def _differing_versions(request: pb.ConfigureRequest) -> str:
     )
 
 
-def _free_address(listen: str) -> str:
-    """A free port on the host that this stage listens on. Another process may take it first; loading then fails."""
-    host, _ = split_address(listen)
+def _with_free_port(address: str) -> str:
+    """``address``, its port replaced by a free one where it is 0. Another process may take that; loading then fails."""
+    host, port = split_address(address)
+    if port:
+        return address
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind(("", 0))
         return join_address(host, probe.getsockname()[1])
 
 
