@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from services.scheduler.vllm_executor import GrpcExecutor
 from services.scheduler.vllm_run_ahead import RunAheadScheduler
 from services.scheduler.vllm_scheduler import ForerunScheduler
 from services.scheduler.vllm_sp_scheduler import SpScheduler
+from services.scheduler.vllm_stage_setup import configure_requests
 from tests.support.small_adapter import make_config
 
 
@@ -41,6 +43,17 @@ def test_with_stages() -> None:
     assert arguments.served_model_name == ["a", "b"]
     assert arguments.additional_config["mine"] == 1
     assert EngineCoreSettings.from_additional_config(arguments.additional_config) == settings
+
+
+@pytest.mark.parametrize(("chosen", "told"), [(None, "node-b:0"), ("node-b:29500", "node-b:29500")])
+def test_ranks_meet_where_the_scheduler_reaches_the_first_stage(chosen: str | None, told: str) -> None:
+    """The stage may listen on 0.0.0.0, which is nowhere to the others."""
+    replica = config(stages=[["node-b:50071"], ["node-c:50071"]], rendezvous=chosen)
+    model = SimpleNamespace(hf_config=SimpleNamespace(to_json_string=lambda use_diff: "{}"))
+    settings = core_settings(replica, "127.0.0.1:7", 5)
+    first, second = configure_requests(settings, SimpleNamespace(model_config=model))
+    assert (first.rendezvous_address, first.next_stage_address) == (told, "node-c:50071")
+    assert second.next_stage_address == ""
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,16 @@ def test_only_routers_are_reached_from_outside(projects: list[Project]) -> None:
             assert not open_ports or name.startswith("router-"), f"{name}: {open_ports}"
 
 
+def test_grpc_has_tls_and_pages_may_be_reached(projects: list[Project]) -> None:
+    for _, config in configs(projects):
+        assert config.server.tls is not None
+        assert config.server.tls.require_client_cert
+        # What a page that other machines reach asks for (services/common/metrics.py).
+        assert config.server.allow_plaintext
+        ledger = getattr(config, "ledger", None)
+        assert ledger is None or ledger.url.startswith("rediss://")
+
+
 def test_a_stop_waits_for_requests_in_flight(projects: list[Project]) -> None:
     for project in projects:
         for name, config in configs([project]):
