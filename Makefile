@@ -32,12 +32,16 @@ run: model ## Set up, start everything, stream one answer, serve until Ctrl-C
 test: model ## Set up and run all tests: unit, integration, end to end
 	@failed=0; \
 	$(BIN)/pytest tests/unit tests/integration $(SIDE_BY_SIDE) $(PYTEST_ARGS) || failed=1; \
-	$(BIN)/pytest tests/e2e $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/pytest tests/e2e -m "not nodes" $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 
 .PHONY: unit
 unit: setup ## Unit tests only: seconds, no model
 	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+
+.PHONY: test-nodes
+test-nodes: setup ## The three-node compose topology in network namespaces: seven minutes, needs root
+	$(BIN)/pytest tests/e2e -m nodes $(PYTEST_ARGS)
 
 .PHONY: quality
 quality: setup ## Lint, format check, types, protos
