@@ -170,7 +170,7 @@ def running(projects: Sequence[Project], folder: Path, changes: Changes) -> Iter
         for name in nodes.containers:
             nodes.kill(name)
         for container in nodes.containers.values():
-            # By name: a namespace lives on, its end of the cable with it, until its last half-open connection times out.
+            # By name: a namespace, and its end of the cable, live on until its last half-open connection times out.
             subprocess.run(["ip", "link", "del", container.link], check=False)
             subprocess.run(["ip", "netns", "del", container.namespace], check=False)
         subprocess.run(["ip", "link", "del", nodes.bridge], check=False)
