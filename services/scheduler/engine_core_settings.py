@@ -38,7 +38,8 @@ class EngineCoreSettings(ConfigModel):
     stages: list[list[str]] = Field(default_factory=list)
     """host:port of each stage process, by pipeline rank, then tensor rank; empty: vLLM's own executor runs."""
     rendezvous: str = ""
-    """host:port for torch.distributed, opened by pipeline rank 0, tensor rank 0; empty: chosen by that stage."""
+    """host:port for torch.distributed, opened by pipeline rank 0, tensor rank 0; empty: that rank's host in
+    ``stages``, and a port that it chooses."""
     layer_partition: list[int] = Field(default_factory=list)
     """Layers of each stage, first to last; empty: split evenly. The last stage also carries the LM head, so it
     often does best with fewer."""

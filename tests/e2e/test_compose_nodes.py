@@ -4,11 +4,9 @@ A small checkpoint takes the model's place; tracing and monitoring, which others
 """
 
 import asyncio
-import os
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from services.common.config import ClientTlsConfig
 from services.common.errors import RequestEndedError
 from services.common.types import Finished, SamplingOptions
 from tests.support.compose_nodes import Changes, Nodes, can_make_namespaces, running
-from tests.support.compose_project import FOLDER, read_project
+from tests.support.compose_project import make_secrets, read_project
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 pytestmark = [
@@ -39,8 +37,7 @@ START_S = 300.0
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("secrets")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run([FOLDER / "make-secrets.sh", folder], env={**os.environ, "PATH": path}, check=True)
+    make_secrets(folder)
     return folder
 
 
@@ -138,26 +135,25 @@ async def test_redis_dies_and_comes_back(nodes: Nodes, secrets: Path) -> None:
     await all_is_well(nodes, secrets, 60)
 
 
-async def test_the_cable_between_two_stages_is_cut(nodes: Nodes, secrets: Path) -> None:
+async def replica_0_is_lost_by(disaster: Callable[[], None], nodes: Nodes, secrets: Path) -> None:
+    """Under load: who had text already loses it by name; all others are served by the replica that is left."""
     load = asyncio.create_task(crowd(nodes, secrets, 64, tokens=200))
     await asyncio.sleep(1.0)
-    nodes.cut("stage-c-0")
+    disaster()
     answers = await asyncio.wait_for(load, 120)
-    # Who had text already loses it by name; all others are served by the replica that is left.
     assert {outcome for _, outcome in answers} <= {"length", "replica-lost"}
     assert {replica for replica, outcome in answers if outcome == "replica-lost"} <= {"replica-0"}
     assert Counter(await crowd(nodes, secrets, 24)) == {("replica-1", "length"): 24}
+
+
+async def test_the_cable_between_two_stages_is_cut(nodes: Nodes, secrets: Path) -> None:
+    await replica_0_is_lost_by(lambda: nodes.cut("stage-c-0"), nodes, secrets)
     nodes.mend("stage-c-0")
     await all_is_well(nodes, secrets, START_S)
 
 
 async def test_a_node_dies_and_comes_back(nodes: Nodes, secrets: Path) -> None:
-    load = asyncio.create_task(crowd(nodes, secrets, 64, tokens=200))
-    await asyncio.sleep(1.0)
-    nodes.kill("stage-c-0")
-    answers = await asyncio.wait_for(load, 120)
-    assert {outcome for _, outcome in answers} <= {"length", "replica-lost"}
-    assert Counter(await crowd(nodes, secrets, 24)) == {("replica-1", "length"): 24}
+    await replica_0_is_lost_by(lambda: nodes.kill("stage-c-0"), nodes, secrets)
     await all_is_well(nodes, secrets, START_S)
 
 

@@ -1,8 +1,5 @@
 """The secrets that deploy/compose/make-secrets.sh writes: what each Redis user may do with a real Redis."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,20 +9,15 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from services.common.ledger import LedgerConfig
 from tests.integration.ledger_support import eventually, quick, row_that, running_view, running_writer, totals
-from tests.support.compose_project import FOLDER
+from tests.support.compose_project import make_secrets
 from tests.support.redis_server import RedisServer, redis_server_path
 
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("secrets")
-    make(folder)
+    make_secrets(folder)
     return folder
-
-
-def make(folder: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run([FOLDER / "make-secrets.sh", folder], env={**os.environ, "PATH": path}, check=True)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +42,7 @@ def client_of(user: str, server: RedisServer, secrets: Path) -> redis.Redis:
 def test_secrets_are_for_their_owner_alone_and_stay_the_same(secrets: Path) -> None:
     assert {file.stat().st_mode & 0o077 for file in secrets.iterdir()} == {0}
     before = {file.name: file.read_bytes() for file in secrets.iterdir() if not file.name.startswith("forerun.")}
-    make(secrets)
+    make_secrets(secrets)
     assert {name: (secrets / name).read_bytes() for name in before} == before
     assert not any(secret in (secrets / "users.acl").read_text() for secret in passwords(secrets))
 

@@ -1,6 +1,5 @@
 """Redis with users, with TLS, and Redis that is no single server: used, or refused with the reason."""
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +12,7 @@ from services.cli.certificate_authority import CertificateAuthority
 from services.common.ledger import LedgerUnavailableError, read_ledger
 from tests.integration.ledger_support import eventually, quick, row_that, running_view, running_writer, totals
 from tests.support.redis_server import RedisServer
+from tests.support.tls_front import mutual_tls, start_tls_front
 
 
 @contextmanager
@@ -30,23 +30,8 @@ def running_redis(folder: Path, *arguments: str) -> Iterator[RedisServer]:
 
 @asynccontextmanager
 async def tls_in_front_of(server: RedisServer, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """The port of a TLS end before Redis (the wheel's Redis is built without TLS)."""
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while chunk := await reader.read(65536):
-                writer.write(chunk)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await asyncio.gather(pump(reader, redis_writer), pump(redis_reader, writer))
-
-    front = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    """The port of a TLS end before Redis."""
+    front = await start_tls_front("127.0.0.1", 0, context, server.port)
     try:
         yield front.sockets[0].getsockname()[1]
     finally:
@@ -133,9 +118,7 @@ def _moved(node: "redis.Redis") -> str:
 async def test_tls_authenticates_both_ends(redis_server: RedisServer, tmp_path: Path) -> None:
     ours, theirs = CertificateAuthority.create(tmp_path / "ours"), CertificateAuthority.create(tmp_path / "theirs")
     server_pair, client_pair, stranger = ours.issue("redis"), ours.issue("router"), theirs.issue("stranger")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ours.ca_file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(server_pair.cert_file, server_pair.key_file)
+    context = mutual_tls(ours.ca_file, server_pair.cert_file, server_pair.key_file)
     async with tls_in_front_of(redis_server, context) as port:
         pair = {"tls_cert_file": client_pair.cert_file, "tls_key_file": client_pair.key_file}
         config = quick(f"rediss://127.0.0.1:{port}/0", tls_ca_file=ours.ca_file, **pair)

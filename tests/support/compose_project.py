@@ -1,6 +1,9 @@
 """Reads compose files as Docker Compose does, as far as ours go: ``extends``, variables, short and long forms."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +50,12 @@ def read_project(name: str, variables: Mapping[str, str]) -> Project:
     document = _filled(_read(file), variables)
     services = {key: _extended(file, service, variables) for key, service in document["services"].items()}
     return Project(file, {**document, "services": services})
+
+
+def make_secrets(folder: Path) -> None:
+    """Runs make-secrets.sh with the ``forerun`` of this environment."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run([FOLDER / "make-secrets.sh", folder], env={**os.environ, "PATH": path}, check=True)
 
 
 def variables_of(text: str) -> set[str]:

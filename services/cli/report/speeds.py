@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.common.expert import Expert
-from services.common.expert_action import Action
 from services.router.apex.training.request_table import RequestRow
 
 ORACLE = "oracle"
@@ -33,18 +32,13 @@ def speeds(rows: Sequence[RequestRow]) -> dict[str, dict[str, Speed]]:
     of_prompts: dict[str, dict[str, dict[str, RequestRow]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if row.answer_tokens > 1 and row.seconds > row.first_token_s:
-            of_prompts[row.workload][row.prompt_id].setdefault(setting_name(row), row)
+            of_prompts[row.workload][row.prompt_id].setdefault(row.action.name, row)
     found = {}
     for workload, by_prompt in sorted(of_prompts.items()):
         comparable = [of_prompt for of_prompt in by_prompt.values() if Expert.PLAIN.value in of_prompt]
         if comparable:
             found[workload] = _of_workload(comparable)
     return found
-
-
-def setting_name(row: RequestRow) -> str:
-    """As in ``ngram-8``."""
-    return Action(Expert(row.expert), row.depth).name
 
 
 def _of_workload(by_prompt: Sequence[Mapping[str, RequestRow]]) -> dict[str, Speed]:

@@ -45,7 +45,7 @@ class RouteExamples:
         by_prompt: dict[str, dict[Action, list[RequestRow]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             if row.answer_tokens > 1 and row.seconds > row.first_token_s:
-                by_prompt[row.prompt_id][_action(row)].append(row)
+                by_prompt[row.prompt_id][row.action].append(row)
         comparable = {prompt: known for prompt, known in by_prompt.items() if PLAIN in known and len(known) > 1}
         outcomes = np.zeros((len(comparable), len(actions), len(OUTCOMES)), np.float32)
         known = np.zeros(outcomes.shape[:2], bool)
@@ -64,7 +64,7 @@ def actions_of(rows: Sequence[RequestRow]) -> tuple[Action, ...]:
     Raises:
         ConfigError: nothing was recorded plainly, or nothing but that.
     """
-    actions = sorted({_action(row) for row in rows}, key=lambda each: (list(Expert).index(each.expert), each.depth))
+    actions = sorted({row.action for row in rows}, key=lambda each: (list(Expert).index(each.expert), each.depth))
     if actions[:1] != [PLAIN] or len(actions) < 2:
         raise ConfigError("the grid must hold plain requests and others; record it with `forerun bench grid`")
     return tuple(actions)
@@ -95,10 +95,6 @@ def features_of(examples: RouteExamples, features: Mapping[str, Floats]) -> Floa
 
 def _is_drawn(prompt_id: str) -> bool:
     return stable_hash(f"validation {prompt_id}") % 100 < VALIDATION_PERCENT
-
-
-def _action(row: RequestRow) -> Action:
-    return Action(Expert(row.expert), row.depth)
 
 
 def _speed(rows: Sequence[RequestRow]) -> float:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from services.common.errors import ConfigError
+from services.common.expert import Expert
+from services.common.expert_action import Action
 
 Key = tuple[str, str, int]
 """Prompt id, expert, depth: what is recorded once."""
@@ -43,6 +45,11 @@ class RequestRow:
     def key(self) -> Key:
         """What was asked."""
         return self.prompt_id, self.expert, self.depth
+
+    @property
+    def action(self) -> Action:
+        """What it was pinned to."""
+        return Action(Expert(self.expert), self.depth)
 
 
 _TYPES: Final = {str: pa.string(), int: pa.int64(), float: pa.float64()}
